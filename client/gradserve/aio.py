@@ -1,0 +1,161 @@
+"""The asyncio twin of ``gradserve.Client``: the same surface, awaited."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from gradserve import messages
+from gradserve.base import DEFAULT, BaseClient, Timeout
+from gradserve.binding import Tensors
+from gradserve.errors import GradserveError
+from gradserve.messages import (
+    FORWARD,
+    GET_OP,
+    HEALTH_CHECK,
+    LIST_OPS,
+    VJP,
+    AnyForwardResult,
+    Method,
+    OpCall,
+    Request,
+    Response,
+    Result,
+    Unconnected,
+)
+from gradserve.op_info import OpInfo
+from gradserve.results import ForwardResult, VjpResult
+from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
+from gradserve.v1 import gradient_service_pb2 as pb
+
+
+class Client(BaseClient):
+    """Calls a Gradserve server from asyncio; see ``gradserve.Client`` for arguments, results and errors.
+
+    A client may be made anywhere; it connects in the event loop that makes the first call, and belongs to it.
+    """
+
+    def _start(self) -> None:
+        super()._start()
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> "Client":
+        """Returns the client itself."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Closes the connection."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection, which fails the calls under way with ``Cancelled``; a later call connects anew."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def ops(self, *, timeout: Timeout = DEFAULT) -> list[OpInfo]:
+        """Returns every version of every op of the server."""
+        return await self._call(LIST_OPS, pb.ListOpsRequest(), timeout)
+
+    async def op(self, name: str, *, version: int = 0, timeout: Timeout = DEFAULT) -> OpInfo:
+        """Returns one op; ``version`` 0 is the newest."""
+        return await self._call(GET_OP, pb.GetOpRequest(name=name, version=version), timeout)
+
+    async def health(self, service: str = "", *, timeout: Timeout = DEFAULT) -> str:
+        """Returns "SERVING", "NOT_SERVING" or "UNKNOWN", for the server as a whole or for one of its services."""
+        return await self._call(HEALTH_CHECK, messages.health_request(service), timeout)
+
+    async def forward(
+        self,
+        op: str,
+        inputs: Tensors,
+        *,
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> ForwardResult:
+        """Evaluates an op, as ``gradserve.Client.forward`` does."""
+        call = OpCall(op=op, inputs=inputs, version=version, signature=signature, seed=seed)
+        return await self._evaluate(FORWARD, call, messages.forward_request, timeout, request_id)
+
+    async def vjp(
+        self,
+        op: str,
+        inputs: Tensors,
+        output_gradients: Tensors = None,
+        *,
+        stacked: bool = False,
+        differentiate: Sequence[str] | None = None,
+        variable_gradients: bool = False,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> VjpResult:
+        """Evaluates an op and pulls output gradients back through it, as ``gradserve.Client.vjp`` does."""
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            output_gradients=output_gradients,
+            version=version,
+            signature=signature,
+            seed=seed,
+            stacked=stacked,
+            differentiate=differentiate,
+            variable_gradients=variable_gradients,
+            unconnected=unconnected,
+        )
+        return await self._evaluate(VJP, call, messages.vjp_request, timeout, request_id)
+
+    async def _evaluate(
+        self,
+        method: Method[Request, Response, AnyForwardResult],
+        call: OpCall,
+        build: Callable[[OpCall, OpInfo | None], Request],
+        timeout: Timeout,
+        request_id: str | None,
+    ) -> AnyForwardResult:
+        info = self._known_info(call)
+        if info is None and call.needs_info():
+            info = self._learn(call, await self.op(call.op, version=call.version, timeout=timeout))
+        request = build(call, info)
+        try:
+            result = await self._call(method, request, timeout, request_id)
+        except GradserveError as error:
+            self._settle(call, error)
+            raise
+        self._settle(call, result)
+        return result
+
+    async def _call(
+        self,
+        method: Method[Request, Response, Result],
+        request: Request,
+        timeout: Timeout,
+        request_id: str | None = None,
+    ) -> Result:
+        metadata = request_metadata(request_id)
+        send = self._connect().unary_unary(
+            method.path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=method.response_type.FromString,
+        )
+        rpc = send(request, timeout=self._seconds(timeout), metadata=metadata)
+        try:
+            response = await rpc
+        except grpc.RpcError as error:
+            raise error_of_rpc(error, metadata) from None
+        return method.to_result(response, read_trailer(await rpc.trailing_metadata()))
+
+    def _connect(self) -> grpc.aio.Channel:
+        self._restart_after_fork()
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._loop is not loop:
+            self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
+            self._loop = loop
+        return self._channel

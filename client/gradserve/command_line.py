@@ -1,0 +1,102 @@
+"""Tensors on the command line: ``name=value`` arguments in, .npy files out."""
+
+import ast
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradserve import binding
+from gradserve.op_info import OpInfo
+from gradserve.results import ForwardResult, VjpResult
+from gradserve.signature import Signature
+from gradserve.tensors import Array
+
+OUTPUT_GRADIENT_PREFIX = "d:"
+"""Marks an argument as the output gradient of the output whose name follows."""
+
+_JSON_NAME = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_NONFINITE = re.compile(rf"\b(?:{'|'.join(_JSON_NAME)})\b", re.IGNORECASE)
+
+
+def read_tensors(arguments: Sequence[str], info: OpInfo, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the tensors of a call.
+
+    An argument is ``NAME=VALUE`` for an input and ``d:NAME=VALUE`` for the gradient of an output; the gradient of a
+    single output may also be written ``dy=VALUE``, unless an input has that name. A value is a number, a nested list of
+    numbers, a string, or ``@FILE.npy``.
+
+    Args:
+        arguments: The arguments.
+        info: The op that is called.
+        key: Signature key, empty for the one that fits.
+
+    Returns:
+        Inputs by name, and output gradients by name.
+
+    Raises:
+        ValueError: An argument is not of that form, or stands twice.
+        OSError: A file cannot be read.
+    """
+    named: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not (name and equals):
+            raise ValueError(f"argument {argument!r}: wanted NAME=VALUE, such as x=3.0, x=[[1,2]] or x=@file.npy")
+        if name in named:
+            raise ValueError(f"argument {argument!r}: {name!r} stands twice")
+        named[name] = _read_value(name, text)
+    input_names = {name for signature in info.signatures.values() for name in signature.inputs}
+    gradients = {name: value for name, value in named.items() if _is_gradient(name, input_names)}
+    inputs = {name: value for name, value in named.items() if name not in gradients}
+    signature, _ = binding.choose_signature(inputs, info, key)
+    return inputs, {_output_name(name, signature): value for name, value in gradients.items()}
+
+
+def save_result(result: ForwardResult | VjpResult, folder: str) -> None:
+    """Writes each output to ``FOLDER/NAME.npy`` and each gradient to ``FOLDER/NAME.gradient.npy``.
+
+    A "/" in a name makes a subfolder. Strings, which .npy keeps only as pickles, are refused.
+
+    Raises:
+        ValueError: A tensor holds strings.
+        OSError: A file cannot be written.
+    """
+    arrays: dict[str, Array | None] = {f"{name}.npy": array for name, array in result.outputs.items()}
+    if isinstance(result, VjpResult):
+        arrays.update({f"{name}.gradient.npy": array for name, array in result.input_gradients.items()})
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        path = Path(folder, *[part for part in name.split("/") if part not in ("", "..", ".")])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, array, allow_pickle=False)
+
+
+def _read_value(name: str, text: str) -> Any:
+    if text.startswith("@"):
+        return np.load(text[1:], allow_pickle=False)
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(_NONFINITE.sub(lambda found: _JSON_NAME[found[0].lower()], text))
+        except (ValueError, SyntaxError):
+            continue
+    if text.startswith(("[", "(", "{")):
+        raise ValueError(f"argument {name!r}: wanted a number, a nested list of numbers or @FILE.npy, got {text!r}")
+    return text
+
+
+def _is_gradient(name: str, input_names: set[str]) -> bool:
+    return name.startswith(OUTPUT_GRADIENT_PREFIX) or (name == "dy" and name not in input_names)
+
+
+def _output_name(name: str, signature: Signature) -> str:
+    if name.startswith(OUTPUT_GRADIENT_PREFIX):
+        return name.removeprefix(OUTPUT_GRADIENT_PREFIX)
+    if len(signature.outputs) != 1:
+        outputs = ", ".join(f"{OUTPUT_GRADIENT_PREFIX}{output}=VALUE" for output in signature.outputs)
+        raise ValueError(f"argument 'dy': the op has {len(signature.outputs)} outputs; wanted {outputs}")
+    return next(iter(signature.outputs))

@@ -1,0 +1,66 @@
+"""``OpInfo``: what a server tells about an op, and its form on the wire."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from gradserve.signature import Signature, signature_from_message, signature_to_message
+from gradserve.v1 import op_pb2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OpInfo:
+    """One version of an op."""
+
+    name: str
+    """Name, unique with the version."""
+    version: int
+    """Version, at least 1."""
+    documentation: str
+    """Documentation, as its author wrote it."""
+    signatures: Mapping[str, Signature]
+    """Signatures by key, the default one first."""
+    gradient: str
+    """What the gradient claims to be: "exact", "surrogate" or "unchecked"."""
+    elementwise: bool
+    """Whether each output element depends on the input elements at the same index alone."""
+    stateful: bool
+    """Whether a call changes the op's state, so that it must not be repeated."""
+    device: str
+    """Device that computes it, such as "cpu:0"; empty if it could not be loaded."""
+    fingerprint: str
+    """Hexadecimal digest of graph and signatures; empty if it could not be loaded."""
+    failure: str = ""
+    """Why it could not be loaded; empty if it is ready."""
+
+
+def op_info_to_message(info: OpInfo) -> op_pb2.Op:
+    """Inverse of ``op_info_from_message``."""
+    return op_pb2.Op(
+        name=info.name,
+        version=info.version,
+        documentation=info.documentation,
+        signatures=[signature_to_message(signature) for signature in info.signatures.values()],
+        gradient=f"GRADIENT_KIND_{info.gradient.upper()}",
+        elementwise=info.elementwise,
+        stateful=info.stateful,
+        device=info.device,
+        fingerprint=info.fingerprint,
+        state=op_pb2.OP_STATE_FAILED if info.failure else op_pb2.OP_STATE_READY,
+        failure=info.failure,
+    )
+
+
+def op_info_from_message(message: op_pb2.Op) -> OpInfo:
+    """Inverse of ``op_info_to_message``."""
+    return OpInfo(
+        name=message.name,
+        version=message.version,
+        documentation=message.documentation,
+        signatures={signature.key: signature_from_message(signature) for signature in message.signatures},
+        gradient=op_pb2.GradientKind.Name(message.gradient).removeprefix("GRADIENT_KIND_").lower(),
+        elementwise=message.elementwise,
+        stateful=message.stateful,
+        device=message.device,
+        fingerprint=message.fingerprint,
+        failure=message.failure,
+    )

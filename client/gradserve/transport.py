@@ -1,0 +1,85 @@
+"""What both clients need of gRPC: channel options, metadata, and a failed RPC turned into a ``GradserveError``."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from gradserve.errors import Code, GradserveError, InvalidRequest, error_for_code
+from gradserve.messages import Trailer, new_request_id
+
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", -1),  # the server's limit decides; gRPC's default of 4 MiB is one small image
+    ("grpc.max_receive_message_length", -1),
+]
+
+_STATUS_DETAILS = "grpc-status-details-bin"
+_MAX_REQUEST_ID = 128
+
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Returns the timeout in seconds, None for no deadline.
+
+    Raises:
+        InvalidRequest: It is not a positive number.
+    """
+    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+        raise InvalidRequest(f"timeout: wanted seconds above 0, or None for no deadline, got {timeout!r}")
+    return timeout
+
+
+def request_metadata(request_id: str | None) -> tuple[tuple[str, str], ...]:
+    """Returns the metadata of a call with that id, or with a new one.
+
+    Raises:
+        InvalidRequest: The id is not 1 to 128 printable ASCII characters.
+    """
+    if request_id is None:
+        request_id = new_request_id()
+    elif not (0 < len(request_id) <= _MAX_REQUEST_ID and request_id.isascii() and request_id.isprintable()):
+        raise InvalidRequest(f"request_id: wanted 1 to {_MAX_REQUEST_ID} printable ASCII characters")
+    return (("x-request-id", request_id),)
+
+
+def read_trailer(metadata: Metadata | None) -> Trailer:
+    """Returns the text entries of trailing metadata."""
+    return {key: value for key, value in metadata or () if isinstance(value, str)}
+
+
+def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) -> GradserveError:
+    """Returns the error that a failed RPC stands for, with the reason and facts of its ``google.rpc.ErrorInfo``.
+
+    Args:
+        error: What either kind of channel raised.
+        metadata: What ``request_metadata`` returned for the call.
+    """
+    trailer = dict(cast("Metadata", error.trailing_metadata() or ()))
+    info = _error_info(trailer.get(_STATUS_DETAILS))
+    code = Code[error.code().name]
+    return error_for_code(
+        code,
+        " ".join((error.details() or code.name).split()),
+        reason=info.reason,
+        facts=dict(info.metadata),
+        request_id=str(trailer.get("x-request-id", dict(metadata)["x-request-id"])),
+    )
+
+
+def _error_info(details: str | bytes | None) -> error_details_pb2.ErrorInfo:
+    """Returns the ``ErrorInfo`` in a serialized ``google.rpc.Status``; an empty one if there is none to read."""
+    info = error_details_pb2.ErrorInfo()
+    if not isinstance(details, bytes):
+        return info
+    try:
+        for detail in status_pb2.Status.FromString(details).details:
+            if detail.Unpack(info):
+                return info
+    except DecodeError:  # a proxy may put its own bytes there; the code and text still stand
+        return error_details_pb2.ErrorInfo()
+    return info
