@@ -1,0 +1,179 @@
+"""The composition root: makes every part, wires them, starts them, and stops them in order."""
+
+import asyncio
+import contextlib
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from gradserve.messages import HEALTH_SERVICE, SERVICE
+from gradserve_server.config import Settings
+from gradserve_server.evaluation import Evaluator
+from gradserve_server.health import Health
+from gradserve_server.interceptors.calls import CallInterceptor
+from gradserve_server.logs import AccessLog, Logger
+from gradserve_server.metrics import Metrics
+from gradserve_server.registry import Registry
+from gradserve_server.scheduling.queue import Work
+from gradserve_server.service import GradientService, handlers_of
+from gradserve_server.warmup import warm_up
+
+if TYPE_CHECKING:
+    from gradserve_server.scheduling.device import Device  # at run time this would import TensorFlow too early
+
+Result = TypeVar("Result")
+
+
+class App:
+    """One server: ``start`` opens the port and loads the ops, ``stop`` lets calls finish and closes everything."""
+
+    def __init__(self, settings: Settings, logger: Logger) -> None:
+        """Makes the parts; nothing is opened or loaded yet."""
+        self._settings = settings
+        self._logger = logger
+        self._service = GradientService()
+        self._health = Health()
+        self._metrics = Metrics(CollectorRegistry())
+        self._devices: dict[str, Device] = {}
+        self._stop_metrics: Callable[[], None] = lambda: None
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+        """Port that the server listens on, once it has started."""
+        self.metrics_port = 0
+        """Port of ``/metrics``, once it has started."""
+
+    async def start(self) -> None:
+        """Opens the ports, then loads and warms up the ops; health is NOT_SERVING until that is done.
+
+        Raises:
+            OSError: A port cannot be opened.
+            ValueError: A setting names a device that is not there.
+            OpLoadError: A module or op cannot be loaded.
+        """
+        settings = self._settings
+        self._serve_metrics(settings.metrics_host, settings.metrics_port)
+        self._server = await self._open(settings)
+        self._logger.info("listening", host=settings.host, port=self.port, metrics_port=self.metrics_port)
+        registry = await _in_daemon_thread(self._load)
+        await self._warm_up(registry)
+        self._service.evaluator = Evaluator(registry, self._submit)
+        self._metrics.set_ready(True)
+        await self._health.set_serving(True)
+        self._logger.info("ready", ops=[f"{info.name}:{info.version}" for info in registry.infos()])
+
+    def _serve_metrics(self, host: str, port: int) -> None:
+        try:
+            self.metrics_port, self._stop_metrics = self._metrics.serve(host, port)
+        except OSError as error:
+            raise OSError(f"cannot serve /metrics on {host}:{port}: {error.strerror or error}") from error
+
+    async def _open(self, settings: Settings) -> grpc.aio.Server:
+        interceptor = CallInterceptor([self._metrics, AccessLog(self._logger)], clock=time.perf_counter)
+        server = grpc.aio.server(
+            interceptors=[interceptor],
+            options=[
+                ("grpc.max_receive_message_length", settings.max_message_bytes),
+                ("grpc.max_send_message_length", settings.max_message_bytes),
+                ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
+            ],
+        )
+        server.add_generic_rpc_handlers((handlers_of(self._service),))
+        await self._health.register(server)
+        if settings.reflection:
+            reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        try:
+            self.port = server.add_insecure_port(f"{settings.host}:{settings.port}")
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+        await server.start()
+        return server
+
+    def _load(self) -> Registry:
+        """Imports TensorFlow and the modules and traces their ops; runs beside the event loop, so health answers."""
+        # Imported here, since TensorFlow takes seconds: the port answers health checks meanwhile.
+        from gradserve_server.loading import Failures, build_registry, import_modules  # noqa: PLC0415
+        from gradserve_server.scheduling import device  # noqa: PLC0415
+
+        settings = self._settings
+        failures = Failures(skip=settings.bad_ops == "skip")
+        definitions = list(import_modules(settings.modules, failures))
+        device.configure_gpus(memory_limit_bytes=settings.gpu_memory_limit_bytes)
+        default = device.resolve(settings.device)
+        registry = build_registry(
+            definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures
+        )
+        for failure in failures.skipped:
+            self._logger.error("op skipped", module=failure.module, op=failure.name, error=str(failure))
+        for name in {info.device for info in registry.infos() if info.device}:
+            self._devices[name] = device.Device(name, clock=time.perf_counter)
+        return registry
+
+    async def _warm_up(self, registry: Registry) -> None:
+        for op in registry.ops():
+            try:
+                await self._submit(op.device, functools.partial(warm_up, op)).future
+            except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
+                self._logger.warning("warm-up failed", op=op.name, error=f"{type(error).__name__}: {error}"[:500])
+
+    def _submit(self, device: str, function: Callable[[], Any]) -> Work:
+        return self._devices[device].submit(function)
+
+    async def stop(self) -> None:
+        """Refuses new calls, lets those under way finish within the grace period, and closes everything."""
+        self._metrics.set_ready(False)
+        await self._health.stop()
+        if self._server is not None:
+            await self._server.stop(self._settings.grace_seconds)
+        for device in self._devices.values():
+            await asyncio.to_thread(device.close)
+        await asyncio.to_thread(self._stop_metrics)
+
+
+async def _in_daemon_thread(function: Callable[[], Result]) -> Result:
+    """Runs a function that may take minutes beside the event loop; unlike ``to_thread``, an exit does not wait for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(set_outcome: Callable[[], None]) -> None:
+        if not future.cancelled():
+            set_outcome()
+
+    def run() -> None:
+        try:
+            outcome = functools.partial(future.set_result, function())
+        except Exception as error:  # it goes to whoever awaits this
+            outcome = functools.partial(future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return await future
+
+
+async def serve(settings: Settings, logger: Logger) -> None:
+    """Runs a server until SIGTERM or SIGINT; raises as ``App.start`` does."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    app = App(settings, logger)
+    starting = asyncio.ensure_future(app.start())
+    waiting = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await waiting
+        logger.info("stopping")
+    finally:
+        starting.cancel()
+        waiting.cancel()
+        await app.stop()
+    logger.info("stopped")

@@ -1,0 +1,46 @@
+"""What TensorFlow raised while an op ran or was traced, as an error of the service, without paths or tracebacks."""
+
+import re
+
+import tensorflow as tf
+
+from gradserve.errors import (
+    GradserveError,
+    InvalidRequest,
+    OpContractError,
+    ResourceExhausted,
+    Unsupported,
+    quote,
+)
+
+_TABLE: dict[type[Exception], tuple[type[GradserveError], str, str]] = {
+    tf.errors.InvalidArgumentError: (InvalidRequest, "VALUES_REFUSED", "a kernel refused the values"),
+    tf.errors.OutOfRangeError: (InvalidRequest, "VALUES_REFUSED", "a kernel refused the values"),
+    tf.errors.FailedPreconditionError: (OpContractError, "OP_NOT_READY", "a kernel's precondition failed"),
+    tf.errors.UnimplementedError: (Unsupported, "NO_KERNEL", "TensorFlow has no kernel for this"),
+    tf.errors.ResourceExhaustedError: (ResourceExhausted, "OUT_OF_MEMORY", "the device ran out of memory"),
+}
+_PATH = re.compile(r"(?:/[\w.@+~-]+){2,}")
+_NOISE = re.compile(
+    r"\{\{function_node [^}]*\}\}|<stack traces unavailable>|Detected at node .*|Graph execution error:"
+)
+
+
+def translate(error: Exception, op_name: str) -> GradserveError | None:
+    """Returns what a caller should see of an error that TensorFlow raised in an op; None if only the log should.
+
+    Errors that Python code inside the graph raised (``tf.numpy_function``) are the op's own failure, whatever class
+    TensorFlow gives them, so their text is not for callers.
+    """
+    message = str(getattr(error, "message", ""))
+    row = _TABLE.get(type(error))
+    if row is None or "Traceback (most recent call last)" in message or "PyFunc" in message:
+        return None
+    error_class, reason, rule = row
+    return error_class(f"op {quote(op_name)}: {rule}: {kernel_text(message)}", reason=reason, facts={"op": op_name})
+
+
+def kernel_text(message: str) -> str:
+    """Returns what a kernel said, without TensorFlow's node names, paths and stack traces, in one line."""
+    said = message.split("\n\t [[", maxsplit=1)[0]
+    return " ".join(_PATH.sub("(path)", _NOISE.sub("", said)).split())[:400]

@@ -1,0 +1,244 @@
+"""Tracing: an ``OpDefinition`` becomes one ``Op`` per dtype, or an ``OpLoadError`` that says what is wrong with it.
+
+Each signature is traced twice, forward and VJP, with the sizes that its specs leave open; no request traces anything.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gradserve.dtypes import dtype_named, dtype_of
+from gradserve.errors import InvalidRequest
+from gradserve.signature import Signature, TensorSpec
+from gradserve.tensors import Array
+from gradserve_server.autodiff import structure
+from gradserve_server.autodiff.fingerprint import fingerprint
+from gradserve_server.autodiff.program import TracedProgram
+from gradserve_server.autodiff.vjp import ContractError, FlatFunction, make_vjp
+from gradserve_server.ops import Op, OpDefinition, OpLoadError
+from gradserve_server.warmup import example_inputs
+
+_WRONG_COUNT = re.compile(r"returned too (?:few|many) gradients. Expected (\d+) but received (\d+)")
+
+
+def trace(definition: OpDefinition, *, module: str, device: str) -> list[Op]:
+    """Traces an op in the dtype of its inputs, and then in each of its further dtypes.
+
+    Args:
+        definition: The op.
+        module: Its module, as the operator named it, for errors.
+        device: Device such as "cpu:0", where its graphs are placed.
+
+    Raises:
+        OpLoadError: It cannot be traced, or breaks its contract in a way that a trace shows.
+    """
+    tracer = _Tracer(definition=definition, module=module, device=device)
+    return [tracer.trace(key, specs) for key, specs in tracer.variants()]
+
+
+def is_differentiable(tensor: Any) -> bool:
+    """Whether a tensor or spec is of a floating-point or complex dtype."""
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Tracer:
+    definition: OpDefinition
+    module: str
+    device: str
+
+    def variants(self) -> list[tuple[str, list[tuple[str, Any]]]]:
+        """Returns the named input specs of each signature to trace, by key."""
+        declared = structure.flatten(self.definition.inputs)
+        for name, spec in declared:
+            self._check_kind(spec, f"input {name!r}", tf.TensorSpec)
+        keys = [(self.definition.signature, declared)]
+        own = {spec.dtype for _, spec in declared if spec.dtype.is_floating}
+        further = [dtype for dtype in map(tf.as_dtype, self.definition.dtypes) if own != {dtype}]
+        return keys + [(dtype.name, [(name, _with_dtype(spec, dtype)) for name, spec in declared]) for dtype in further]
+
+    def trace(self, key: str, specs: list[tuple[str, Any]]) -> Op:
+        """Traces one signature."""
+        flat = self._flat_function()
+        tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
+        names: list[str] = []
+
+        def forward(*inputs: Any) -> list[Any]:
+            named = self._dense_outputs(flat(*inputs))
+            names[:] = [name for name, _ in named]
+            return [tensor for _, tensor in named]
+
+        forward_trace = self._concrete(forward, tensor_specs)
+        outputs = dict(zip(names, forward_trace.outputs, strict=True))
+        vjp_trace, connected, no_vjp = self._trace_vjp(forward, specs, list(outputs.values()))
+        signature = Signature(
+            key=key,
+            inputs={name: _spec(name, spec, name in connected) for name, spec in specs},
+            outputs={name: _spec(name, tensor, is_differentiable(tensor)) for name, tensor in outputs.items()},
+            batch_axes=self._batch_axes([*dict(specs), *outputs]),
+        )
+        traces = [forward_trace] if vjp_trace is None else [forward_trace, vjp_trace]
+        return Op(
+            name=self.definition.name,
+            version=self.definition.version,
+            signature=signature,
+            documentation=self.definition.documentation,
+            gradient=self.definition.gradient,
+            elementwise=self.definition.elementwise,
+            stateful=self.definition.stateful,
+            device=self.device,
+            fingerprint=fingerprint(signature, traces),
+            program=TracedProgram(
+                op_name=self.definition.name,
+                forward_trace=forward_trace,
+                vjp_trace=vjp_trace,
+                output_count=len(outputs),
+            ),
+            example=self._example(signature),
+            no_vjp=no_vjp,
+        )
+
+    def _trace_vjp(
+        self, forward: FlatFunction, specs: list[tuple[str, Any]], outputs: list[Any]
+    ) -> tuple[Any, set[str], str]:
+        """Returns the VJP trace, the names of the inputs that it returns gradients for, and why there is no trace."""
+        upstream = [tf.TensorSpec(None, tensor.dtype) for tensor in outputs if is_differentiable(tensor)]
+        if not upstream:
+            return None, set(), "none of its outputs is of a floating-point or complex dtype"
+        connected: list[str] = []
+        vjp = make_vjp(forward, [name for name, _ in specs], is_differentiable)
+
+        def flat_vjp(*tensors: Any) -> list[Any]:
+            results, gradients = vjp(list(tensors[: len(specs)]), list(tensors[len(specs) :]))
+            connected[:] = [name for (name, _), g in zip(specs, gradients, strict=True) if g is not None]
+            return [*results, *(g for g in gradients if g is not None)]
+
+        tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
+        try:
+            return self._concrete(flat_vjp, [*tensor_specs, *upstream]), set(connected), ""
+        except _NoRule as error:
+            return None, set(), str(error)
+
+    def _concrete(self, function: FlatFunction, specs: list[Any]) -> Any:
+        """Traces a function; whatever that raises becomes an ``OpLoadError``."""
+
+        def placed(*tensors: Any) -> list[Any]:
+            with tf.device(self.device):
+                return function(*tensors)
+
+        traced = tf.function(placed, autograph=False, jit_compile=self.definition.jit_compile or None)
+        try:
+            return traced.get_concrete_function(*specs)
+        except (OpLoadError, _NoRule):
+            raise
+        except ContractError as error:
+            raise self._failure(str(error), error.cause) from error
+        except LookupError as error:
+            if "gradient registry" in str(error) or "No gradient defined" in str(error):
+                raise _NoRule(f"TensorFlow has no gradient for one of its operations: {error}") from error
+            raise self._failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
+        except Exception as error:  # the op is the operator's code and may raise anything
+            wrong_count = _WRONG_COUNT.search(_text(error))
+            if wrong_count is not None:
+                text = self._explain_count(int(wrong_count[1]), int(wrong_count[2]), len(specs))
+                raise self._failure(text, "GRADIENT_COUNT_MISMATCH") from error
+            raise self._failure(f"{type(error).__name__}: {_text(error)}", "TRACE_FAILED") from error
+
+    def _flat_function(self) -> FlatFunction:
+        """Returns the op as a function of flat inputs, bound by position."""
+        inputs = self.definition.inputs
+        try:
+            order, defaults = structure.positional_order(self.definition.function, list(inputs))
+        except TypeError as error:
+            raise self._failure(str(error), "BAD_INPUTS") from error
+
+        def call(*tensors: Any) -> Any:
+            packed = structure.pack(inputs, tensors)
+            return self.definition.function(*[packed[name] if name in packed else defaults[name] for name in order])
+
+        return call
+
+    def _dense_outputs(self, result: Any) -> list[tuple[str, Any]]:
+        named = structure.name_outputs(result)
+        if self.definition.outputs is not None:
+            wanted = list(self.definition.outputs)
+            if len(wanted) != len(named):
+                raise self._failure(f"outputs names {len(wanted)} but the op returns {len(named)}", "BAD_OUTPUTS")
+            named = [(name, value) for name, (_, value) in zip(wanted, named, strict=True)]
+        return [(name, self._dense(value, f"output {name!r}")) for name, value in named]
+
+    def _dense(self, value: Any, place: str) -> Any:
+        if isinstance(value, int | float | complex | bool | np.ndarray | np.generic | tf.IndexedSlices | tf.Variable):
+            value = tf.convert_to_tensor(value)
+        self._check_kind(value, place, tf.Tensor)
+        return value
+
+    def _check_kind(self, value: Any, place: str, wanted: Any) -> None:
+        """Refuses what is no dense tensor of a dtype of the contract."""
+        if not isinstance(value, wanted) or isinstance(value, tf.RaggedTensorSpec | tf.SparseTensorSpec):
+            raise self._failure(
+                f"{place}: only dense tensors are served: wanted {wanted.__name__}, got {type(value).__name__}; "
+                "pass values and indices (or row splits) as tensors of their own",
+                "UNSUPPORTED_KIND",
+            )
+        try:
+            dtype_of(np.dtype(value.dtype.as_numpy_dtype), place)
+        except (InvalidRequest, TypeError) as error:
+            raise self._failure(f"{place}: dtype {value.dtype.name} is not served", "UNSUPPORTED_KIND") from error
+
+    def _example(self, signature: Signature) -> Sequence[Array]:
+        given = structure.flatten_like(self.definition.inputs, self.definition.example or {})
+        try:
+            return example_inputs(signature.inputs, given)
+        except (InvalidRequest, ValueError, TypeError) as error:
+            raise self._failure(f"example does not fit the inputs: {error}", "BAD_EXAMPLE") from error
+
+    def _batch_axes(self, names: list[str]) -> dict[str, int]:
+        axis = self.definition.batch_axis
+        if isinstance(axis, Mapping):
+            unknown = [name for name in axis if name not in names]
+            if unknown:
+                raise self._failure(f"batch_axis names {unknown}, which are none of {names}", "BAD_BATCH_AXIS")
+            return {name: value for name, value in axis.items() if value is not None}
+        return {} if axis is None else dict.fromkeys(names, axis)
+
+    def _explain_count(self, wanted: int, got: int, trace_inputs: int) -> str:
+        """Says how many gradients were wanted and got; TensorFlow counts the op's outputs in."""
+        inputs = len(structure.flatten(self.definition.inputs))
+        outputs = trace_inputs - inputs  # the VJP trace takes the inputs and a gradient for each output
+        if wanted == inputs + outputs:
+            wanted, got = inputs, got - outputs
+        return (
+            f"the gradient function must return one gradient per input: wanted {wanted}, got {got}; "
+            "return None for an input that has no gradient"
+        )
+
+    def _failure(self, text: str, cause: str) -> OpLoadError:
+        return OpLoadError(
+            text, module=self.module, cause=cause, name=self.definition.name, version=self.definition.version
+        )
+
+
+class _NoRule(Exception):
+    """TensorFlow has no gradient rule for an operation of the graph, so the op has a forward pass only."""
+
+
+def _with_dtype(spec: Any, dtype: Any) -> Any:
+    return tf.TensorSpec(spec.shape, dtype) if spec.dtype.is_floating else spec
+
+
+def _spec(name: str, tensor: Any, differentiable: bool) -> TensorSpec:
+    numpy_name = "string" if tensor.dtype == tf.string else np.dtype(tensor.dtype.as_numpy_dtype).name
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    return TensorSpec(name=name, dtype=dtype_named(numpy_name), shape=shape, differentiable=differentiable)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the exception's own __str__ may fail; its class is named beside this
+        return "(its text cannot be shown)"

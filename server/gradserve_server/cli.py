@@ -1,0 +1,57 @@
+"""``gradserve-server``: reads the settings, runs the server, and says in one message why it could not start."""
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import traceback
+
+from pydantic import ValidationError
+
+from gradserve_server.config import load_settings
+from gradserve_server.logs import make_logger
+from gradserve_server.ops import OpLoadError
+
+BAD_START = 2
+"""Exit status if the server could not start."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs ``gradserve-server`` with a command line; returns its exit status."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's own chatter has no place among our log lines
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would print, a port in use say, we say in our own words
+    multiprocessing.set_start_method("spawn", force=True)  # a fork after TensorFlow has run hangs
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        settings = load_settings(arguments)
+    except (ValueError, OSError) as error:
+        return _refuse(_text_of(error), error, show_traceback=False)
+    from gradserve_server.app import serve  # noqa: PLC0415  # a wrong setting is told before gRPC is imported
+
+    try:
+        asyncio.run(serve(settings, make_logger(settings.log_level, settings.log_format)))
+    except (OpLoadError, OSError, ValueError) as error:
+        return _refuse(str(error), error, show_traceback=settings.traceback)
+    return 0
+
+
+def _refuse(text: str, error: Exception, *, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exception(error)
+    print(f"gradserve-server: {text}", file=sys.stderr)
+    return BAD_START
+
+
+def _text_of(error: Exception) -> str:
+    """Returns one line for a wrong setting: which, what was wrong, what was got."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = [
+        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}, got {fault['input']!r}"
+        for fault in error.errors()
+    ]
+    return f"bad settings: {'; '.join(faults)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

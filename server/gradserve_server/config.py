@@ -1,0 +1,114 @@
+"""Settings: command line, then ``GRADSERVE_*`` variables, then a TOML file (``--config``), then defaults."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import (
+    BaseSettings,
+    CliPositionalArg,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from gradserve_server.logs import LogFormat, LogLevel
+
+ENV_PREFIX = "GRADSERVE_"
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Settings(BaseSettings):
+    """Serves TensorFlow ops over gRPC: forward, and backward with any upstream gradient."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        extra="forbid",
+        frozen=True,
+        cli_prog_name="gradserve-server",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_enforce_required=False,
+        cli_hide_none_type=True,
+    )
+
+    modules: CliPositionalArg[list[str]] = Field(
+        default=[], description="Modules that define ops: paths that end in .py, or dotted names."
+    )
+    config: Path | None = Field(default=None, description="TOML file with settings, under the names of these options.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=50051, description="Port to listen on; 0 lets the system choose.")
+    metrics_host: str = Field(default="127.0.0.1", description="Address of /metrics.")
+    metrics_port: Port = Field(default=9464, description="Port of /metrics; 0 lets the system choose.")
+    device: str = Field(
+        default="auto", description="Device for ops that name none: auto, cpu, gpu, cpu:N or gpu:N; auto prefers a GPU."
+    )
+    gpu_memory_limit_bytes: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="Memory to reserve on each GPU at once; without it memory grows as needed."
+    )
+    bad_ops: Literal["stop", "skip"] = Field(
+        default="stop", description="What an op that cannot be loaded does: stop the start, or be listed as failed."
+    )
+    max_message_bytes: Annotated[int, Field(gt=0, lt=2**31)] = Field(
+        default=64 * 2**20, description="Largest message, in and out."
+    )
+    reflection: bool = Field(default=True, description="Whether gRPC server reflection is served.")
+    grace_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="How long calls under way may take to finish after SIGTERM."
+    )
+    log_level: LogLevel = Field(default="info", description="Least level that is logged.")
+    log_format: LogFormat = Field(default="json", description="json for one object a line, console for people.")
+    traceback: bool = Field(default=False, description="Whether a failed start prints the traceback of its cause.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Orders the sources; the command line, which comes first, is added by ``load_settings``."""
+        toml_file = _config_path(init_settings, env_settings)
+        file_sources = [] if toml_file is None else [TomlConfigSettingsSource(settings_cls, toml_file)]
+        return (init_settings, env_settings, *file_sources)
+
+
+def load_settings(arguments: list[str]) -> Settings:
+    """Reads the settings.
+
+    Args:
+        arguments: The command line, without the program's name.
+
+    Raises:
+        SystemExit: The command line is wrong (status 2, after a message), or it asked for help (status 0).
+        ValueError: A value or a variable is wrong; ``pydantic.ValidationError`` is one.
+        OSError: The TOML file cannot be read.
+    """
+    _refuse_unknown_variables()
+    command_line = CliSettingsSource[Settings](Settings, cli_parse_args=arguments)
+    given = command_line()
+    return Settings(**given)
+
+
+def _config_path(*sources: PydanticBaseSettingsSource) -> Path | None:
+    for source in sources:
+        path = source().get("config")
+        if path is not None:
+            if not Path(path).is_file():
+                raise FileNotFoundError(f"config: no such file: {path}")
+            return Path(path)
+    return None
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    unknown = sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
+    if unknown:
+        raise ValueError(
+            f"no such settings: {', '.join(unknown)}; wanted some of {', '.join(sorted(known))} "
+            "(Kubernetes sets some for a Service named gradserve: set enableServiceLinks to false)"
+        )

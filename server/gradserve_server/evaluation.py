@@ -1,0 +1,186 @@
+"""Evaluation: checks a decoded request against its op, has it computed, and checks what came back.
+
+TensorFlow checks neither the output gradients that it is given nor the gradients that an op's rule returns, so both
+are checked here, on every path.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradserve.errors import InvalidRequest, OpContractError, quote
+from gradserve.signature import TensorSpec, shape_mismatch
+from gradserve.tensors import Array
+from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve_server.ops import Op
+from gradserve_server.registry import OpVersion, Registry
+from gradserve_server.requests import Evaluation, EvaluationRequest, InputGradient
+from gradserve_server.scheduling.queue import Work
+from gradserve_server.telemetry import current_call
+
+Submit = Callable[[str, Callable[[], Any]], Work]
+"""Queues a function on the device of that name."""
+
+
+class Evaluator:
+    """Evaluates requests with the ops of one registry."""
+
+    def __init__(self, registry: Registry, submit: Submit) -> None:
+        """Takes the registry, and the way to the devices."""
+        self.registry = registry
+        self._submit = submit
+
+    async def forward(self, request: EvaluationRequest) -> Evaluation:
+        """Evaluates an op.
+
+        Raises:
+            GradserveError: The request is wrong, or the op refuses the values.
+        """
+        version, op = self._find(request)
+        inputs = op.signature.inputs_in_order(request.inputs, op.name)
+        outputs = await self._run(op, lambda: op.program.forward(inputs))
+        return Evaluation(
+            version=op.version,
+            fingerprint=version.info.fingerprint,
+            outputs=dict(zip(op.signature.outputs, outputs, strict=True)),
+        )
+
+    async def vjp(self, request: EvaluationRequest) -> Evaluation:
+        """Evaluates an op and pulls the output gradients back through it.
+
+        Raises:
+            GradserveError: The request is wrong, the op refuses the values, or its gradients break its contract.
+        """
+        version, op = self._find(request)
+        signature = op.signature
+        inputs = signature.inputs_in_order(request.inputs, op.name)
+        signature.check_differentiate(request.differentiate, op.name)
+        given = signature.output_gradients_in_order(request.output_gradients, op.name)
+        _check_has_vjp(op)
+        upstream = fill_missing(given, signature.outputs)
+        try:
+            outputs, gradients = await self._run(op, lambda: op.program.vjp(inputs, upstream))
+        except InvalidRequest:
+            await self._blame_output_gradients(op, inputs, request.output_gradients)
+            raise
+        named_outputs = dict(zip(signature.outputs, outputs, strict=True))
+        check_output_gradient_shapes(request.output_gradients, named_outputs, op.name)
+        return Evaluation(
+            version=op.version,
+            fingerprint=version.info.fingerprint,
+            outputs=named_outputs,
+            input_gradients=name_gradients(op, inputs, gradients, request),
+        )
+
+    def _find(self, request: EvaluationRequest) -> tuple[OpVersion, Op]:
+        version = self.registry.find_loaded(request.op, request.version)
+        call = current_call()
+        call.op, call.version = version.info.name, version.info.version
+        return version, version.select(request.signature, request.inputs)
+
+    async def _run(self, op: Op, function: Callable[[], Any]) -> Any:
+        work = self._submit(op.device, function)
+        try:
+            return await work.future
+        finally:
+            if work.finished_at:
+                stages = current_call().stages
+                stages["queue"] = stages.get("queue", 0.0) + work.queue_seconds
+                stages["compute"] = stages.get("compute", 0.0) + work.compute_seconds
+
+    async def _blame_output_gradients(
+        self, op: Op, inputs: Sequence[Array], output_gradients: Mapping[str, Array]
+    ) -> None:
+        """Says so if a kernel refused because an output gradient has another shape than its output.
+
+        The sizes that a signature leaves open are known only once the outputs are. A stateful op is not run again.
+        """
+        if output_gradients and not op.stateful:
+            outputs = await self._run(op, lambda: op.program.forward(inputs))
+            check_output_gradient_shapes(
+                output_gradients, dict(zip(op.signature.outputs, outputs, strict=True)), op.name
+            )
+
+
+def fill_missing(given: Sequence[Array | None], outputs: Mapping[str, TensorSpec]) -> list[Array]:
+    """Returns an array for each differentiable output: what was given, else zeros; ones if nothing was given.
+
+    What was not given is a rank-0 array, which the trace spreads over the output.
+    """
+    value = 1 if all(array is None for array in given) else 0
+    specs = [spec for spec in outputs.values() if spec.differentiable]
+    return [
+        np.asarray(value, dtype=spec.dtype.numpy) if array is None else array
+        for array, spec in zip(given, specs, strict=True)
+    ]
+
+
+def check_output_gradient_shapes(
+    output_gradients: Mapping[str, Array], outputs: Mapping[str, Array], op_name: str
+) -> None:
+    """Refuses output gradients of another shape than their outputs turned out to have.
+
+    Raises:
+        InvalidRequest: Reason SHAPE_MISMATCH.
+    """
+    for name, gradient in output_gradients.items():
+        if gradient.shape != outputs[name].shape:
+            place = f"op {quote(op_name)}, output gradient {quote(name)}"
+            raise shape_mismatch(place, wanted=f"{outputs[name].shape}, the shape of the output", got=gradient.shape)
+
+
+def name_gradients(
+    op: Op, inputs: Sequence[Array], gradients: Sequence[Array], request: EvaluationRequest
+) -> dict[str, InputGradient]:
+    """Returns the gradient of each input asked for, having checked all of them against their inputs.
+
+    Args:
+        op: The op.
+        inputs: Its inputs, in order.
+        gradients: A gradient for each differentiable input, in order.
+        request: What was asked for.
+
+    Raises:
+        OpContractError: A gradient has another shape or dtype than its input.
+    """
+    remaining = iter(gradients)
+    named: dict[str, InputGradient] = {}
+    for (name, spec), array in zip(op.signature.inputs.items(), inputs, strict=True):
+        gradient = next(remaining) if spec.differentiable else None
+        if gradient is not None:
+            _check_gradient(op, name, gradient, array)
+        if not request.differentiate or name in request.differentiate:
+            named[name] = _name_gradient(gradient, spec, array, request.zero_unconnected)
+    return named
+
+
+def _name_gradient(gradient: Array | None, spec: TensorSpec, array: Array, zero_unconnected: bool) -> InputGradient:
+    if gradient is not None:
+        return InputGradient(status=pb.GRADIENT_STATUS_DENSE, array=gradient)
+    if not spec.dtype.is_differentiable:
+        return InputGradient(status=pb.GRADIENT_STATUS_NOT_DIFFERENTIABLE)
+    if zero_unconnected:
+        return InputGradient(status=pb.GRADIENT_STATUS_DENSE, array=np.zeros_like(array))
+    return InputGradient(status=pb.GRADIENT_STATUS_UNCONNECTED)
+
+
+def _check_gradient(op: Op, name: str, gradient: Array, array: Array) -> None:
+    for what, wanted, got in (("shape", array.shape, gradient.shape), ("dtype", array.dtype, gradient.dtype)):
+        if got != wanted:
+            raise OpContractError(
+                f"op {quote(op.name)}: its gradient function must return a gradient of input {quote(name)} in that "
+                f"input's {what}: wanted {wanted}, got {got}; the fault is in the op, not in the request",
+                reason=f"GRADIENT_{what.upper()}_MISMATCH",
+                facts={"op": op.name, "input": name, "wanted": str(wanted), "got": str(got)},
+            )
+
+
+def _check_has_vjp(op: Op) -> None:
+    if op.no_vjp:
+        differentiable = any(spec.differentiable for spec in op.signature.outputs.values())
+        raise OpContractError(
+            f"op {quote(op.name)} has no backward pass: {op.no_vjp}; Forward still answers",
+            reason="NO_GRADIENT_RULE" if differentiable else "NOT_DIFFERENTIABLE",
+            facts={"op": op.name},
+        )

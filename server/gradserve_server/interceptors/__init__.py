@@ -1,0 +1,1 @@
+"""Interceptors: what cuts across all RPCs."""

@@ -1,0 +1,105 @@
+"""The interceptor around every unary RPC: makes its ``Call``, turns exceptions into statuses, tells the observers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, cast
+
+import grpc
+from google.rpc import status_pb2
+
+from gradserve.errors import Code
+from gradserve_server.grpc_types import Context, MaybeHandler
+from gradserve_server.scheduling.queue import Clock
+from gradserve_server.status import failure_of, to_status
+from gradserve_server.telemetry import Call, check_request_id, request_id_of, set_current_call
+
+Behaviour = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+class CallObserver(Protocol):
+    """Is told of every call when it has ended, well or not. Must not raise."""
+
+    def call_ended(self, call: Call, cause: Exception | None) -> None:
+        """Takes note of a call; ``cause`` is the exception whose text the caller was not shown."""
+        ...
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps the handler of each unary RPC; streaming ones (health watching, reflection) pass as they are."""
+
+    def __init__(self, observers: Sequence[CallObserver], clock: Clock) -> None:
+        """Takes whoever is to be told of calls, and the clock that times them."""
+        self._observers = observers
+        self._clock = clock
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> MaybeHandler:
+        """Returns the RPC's handler, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        method = handler_call_details.method.rsplit("/", 1)[-1]
+        return grpc.unary_unary_rpc_method_handler(
+            self._wrap(
+                cast("Behaviour", handler.unary_unary), method, request_id_of(handler_call_details.invocation_metadata)
+            ),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _wrap(self, behaviour: Behaviour, method: str, request_id: str) -> Behaviour:
+        async def wrapped(request: bytes, context: Context) -> bytes:
+            call = Call(method=method, request_id=request_id, clock=self._clock, started_at=self._clock())
+            set_current_call(call)
+            cause: Exception | None = None
+            try:
+                check_request_id(request_id)
+                response = await behaviour(request, context)
+            except asyncio.CancelledError:
+                call.code = Code.DEADLINE_EXCEEDED if _is_late(context) else Code.CANCELLED
+                raise
+            except grpc.aio.AbortError:  # a handler of grpcio's own, such as health, has answered
+                call.code = Code[grpc.StatusCode(context.code()).name]
+                raise
+            except Exception as error:  # the last line of defence: whatever it is, the caller gets a status
+                failure = failure_of(error, op=call.op)
+                cause = error if failure.is_internal else None
+                call.code, call.reason, call.error = failure.code, failure.reason, failure.text
+                await context.abort(
+                    grpc.StatusCode[failure.code.name], failure.text, _error_trailer(call, to_status(failure))
+                )
+                raise AssertionError("unreachable: abort raises") from error
+            else:
+                _measure(call, request, response)
+                context.set_trailing_metadata(_trailer(call))
+                return response
+            finally:
+                call.seconds = self._clock() - call.started_at
+                for observer in self._observers:
+                    observer.call_ended(call, cause)
+
+        return wrapped
+
+
+def _trailer(call: Call) -> tuple[tuple[str, str], ...]:
+    return (("x-request-id", call.request_id), ("gradserve-timing", call.timing()))
+
+
+def _error_trailer(call: Call, status: status_pb2.Status) -> tuple[tuple[str, str | bytes], ...]:
+    details = ("grpc-status-details-bin", status.SerializeToString())
+    if call.reason == "BAD_REQUEST_ID":  # what does not belong in a log does not belong in a header either
+        return (details,)
+    return (*_trailer(call), details)
+
+
+def _measure(call: Call, request: object, response: object) -> None:
+    if isinstance(request, bytes) and isinstance(response, bytes):
+        call.request_bytes, call.response_bytes = len(request), len(response)
+
+
+def _is_late(context: Context) -> bool:
+    remaining = context.time_remaining()
+    return remaining is not None and remaining <= 0

@@ -1,0 +1,230 @@
+"""What the author of an op writes (``op``), what that makes (``OpDefinition``), and what the server runs (``Op``).
+
+    module -> OpDefinition -> trace -> Op -> registry
+
+This module imports no TensorFlow: specs are only carried here, and looked into where they are traced.
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from gradserve.signature import DEFAULT_KEY, Signature
+from gradserve.tensors import Array
+
+GradientKind = Literal["exact", "surrogate", "unchecked"]
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OpDefinition:
+    """An op as its author declared it; calling it calls what it wraps."""
+
+    name: str
+    """Name, unique with version and signature key."""
+    function: Callable[..., Any]
+    """The differentiable function: function, ``tf.function``, layer or bound method."""
+    inputs: Mapping[str, Any]
+    """``tf.TensorSpec`` by parameter name; mappings, lists and tuples of them may nest."""
+    outputs: Sequence[str] | None
+    """Names of the outputs, in the order of the flattened result; None to take them from its structure."""
+    dtypes: Sequence[Any]
+    """Further dtypes, each of which makes a signature with all floating-point inputs of that dtype."""
+    version: int
+    """Version, at least 1."""
+    signature: str
+    """Key of the signature that ``inputs`` describes."""
+    batch_axis: int | Mapping[str, int | None] | None
+    """Axis along which rows are independent: one for all, or by name."""
+    elementwise: bool
+    """Whether each output element depends on the input elements at the same index alone."""
+    gradient: GradientKind
+    """What the gradient claims to be."""
+    variables: Any
+    """Names for variables, or variables that tracing cannot see."""
+    example: Mapping[str, Any] | None
+    """Inputs for warm-up and checks, where they cannot be drawn."""
+    stateful: bool
+    """Whether a call changes state."""
+    jit_compile: bool
+    """Whether XLA compiles the op."""
+    device: str | None
+    """Device such as "cpu" or "gpu:1"; None for the server's."""
+    documentation: str
+    """The function's docstring."""
+    module: str
+    """Name of the module that declared it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function that this wraps."""
+        return self.function(*args, **kwargs)
+
+
+def op(
+    name: str | None = None,
+    *,
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str] | None = None,
+    dtypes: Sequence[Any] = (),
+    version: int = 1,
+    signature: str = DEFAULT_KEY,
+    batch_axis: int | Mapping[str, int | None] | None = None,
+    elementwise: bool = False,
+    gradient: GradientKind = "exact",
+    variables: Any = (),
+    example: Mapping[str, Any] | None = None,
+    stateful: bool = False,
+    jit_compile: bool = False,
+    device: str | None = None,
+) -> Callable[[Callable[..., Any]], OpDefinition]:
+    """Declares a callable as an op; the server finds it by scanning the module that holds it.
+
+    Args:
+        name: Name of the op; the callable's own if absent.
+        inputs: A ``tf.TensorSpec`` for each parameter, by its name; a shape or size of None takes any. Values may be
+            mappings, lists or tuples of specs, whose leaves are then named like "state/h". Parameters that are left
+            out keep their defaults.
+        outputs: Names of the outputs. If absent: "output", or "output_0" and so on, or the keys of a mapping.
+        dtypes: Further dtypes to serve: each makes a signature, keyed by the dtype's name, in which every
+            floating-point input has that dtype.
+        version: Version, at least 1; requests that name none get the highest.
+        signature: Key of the signature that ``inputs`` describes.
+        batch_axis: Axis along which all inputs and outputs have independent rows, or a mapping by name (None, or no
+            entry, for a tensor without such an axis).
+        elementwise: Whether each output element depends on the input elements at the same index alone.
+        gradient: "exact" for the derivative, "surrogate" for a rule that is not the derivative on purpose,
+            "unchecked" for no claim.
+        variables: Names for variables (a mapping from name to variable), or variables that tracing cannot see.
+        example: Inputs by name, for warm-up and checks, where they can't be drawn.
+        stateful: Whether a call changes state; then it is never batched or repeated.
+        jit_compile: Whether XLA compiles it.
+        device: Device, such as "cpu" or "gpu:1"; the server's own if absent.
+
+    Returns:
+        A decorator that returns an ``OpDefinition``.
+
+    Raises:
+        ValueError: An argument is not one of its values.
+
+    Example:
+        >>> import tensorflow as tf  # doctest: +SKIP
+        >>> @op(inputs={"x": tf.TensorSpec(None, tf.float32)}, elementwise=True, gradient="surrogate")  # doctest: +SKIP
+        ... @tf.custom_gradient
+        ... def round_with_identity_grad(x):
+        ...     return tf.round(x), lambda dy: dy
+    """
+    declared_in = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  # as collections.namedtuple does
+
+    def define(function: Callable[..., Any]) -> OpDefinition:
+        definition = OpDefinition(
+            name=name or str(getattr(function, "__name__", "") or getattr(function, "name", "")),
+            function=function,
+            inputs=inputs,
+            outputs=outputs,
+            dtypes=tuple(dtypes),
+            version=version,
+            signature=signature,
+            batch_axis=batch_axis,
+            elementwise=elementwise,
+            gradient=gradient,
+            variables=variables,
+            example=example,
+            stateful=stateful,
+            jit_compile=jit_compile,
+            device=device,
+            documentation=inspect.getdoc(function) or "",
+            module=declared_in,
+        )
+        _check(definition)
+        return definition
+
+    return define
+
+
+def _check(definition: OpDefinition) -> None:
+    """Refuses what needs no trace to be seen wrong."""
+    place = f"op {definition.name!r}"
+    if not _NAME.fullmatch(definition.name):
+        raise ValueError(
+            f"{place}: a name has 1 to 128 letters, digits, '_', '.' or '-' and starts with no digit; "
+            "give one: @op('my_name', ...)"
+        )
+    if definition.version < 1:
+        raise ValueError(f"{place}: version must be at least 1, got {definition.version}")
+    if definition.gradient not in ("exact", "surrogate", "unchecked"):
+        raise ValueError(f"{place}: gradient must be 'exact', 'surrogate' or 'unchecked', got {definition.gradient!r}")
+    if not isinstance(definition.inputs, Mapping) or not definition.inputs:
+        raise ValueError(f"{place}: inputs must be a mapping from parameter names to tf.TensorSpec, with an entry")
+    if not definition.signature:
+        raise ValueError(f"{place}: the signature key must not be empty")
+
+
+class Program(Protocol):
+    """The traced functions of an op. Its methods run on the thread of the op's device, and nowhere else."""
+
+    def forward(self, inputs: Sequence[Array]) -> list[Array]:
+        """Evaluates the op: inputs in the signature's order, outputs in the signature's order."""
+        ...
+
+    def vjp(self, inputs: Sequence[Array], output_gradients: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Evaluates the op and pulls back ``output_gradients``, one per differentiable output.
+
+        A rank-0 output gradient stands for that value in every element. Returns the outputs, and one gradient per
+        differentiable input.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One signature of one version of an op, traced and ready to run."""
+
+    name: str
+    """Name, unique with version and signature key."""
+    version: int
+    """Version, at least 1."""
+    signature: Signature
+    """Its inputs and outputs. An input is differentiable if ``Program.vjp`` returns a gradient for it."""
+    documentation: str
+    """Documentation, as its author wrote it."""
+    gradient: GradientKind
+    """What the gradient claims to be."""
+    elementwise: bool
+    """Whether each output element depends on the input elements at the same index alone."""
+    stateful: bool
+    """Whether a call changes state."""
+    device: str
+    """Device that computes it, such as "cpu:0"."""
+    fingerprint: str
+    """Hexadecimal digest of its graphs."""
+    program: Program
+    """Its traced functions."""
+    example: Sequence[Array]
+    """Inputs in order, for warm-up: the author's, or drawn."""
+    no_vjp: str = ""
+    """Why it has no backward pass; empty if it has one."""
+
+
+class OpLoadError(Exception):
+    """An op or its module could not be loaded. ``str()`` is one line that names module, op and cause."""
+
+    def __init__(self, text: str, *, module: str, cause: str, name: str = "", version: int = 0) -> None:
+        """Describes the failure.
+
+        Args:
+            text: What went wrong, in one line.
+            module: The module, as the operator named it.
+            cause: Kind of the failure, in UPPER_SNAKE_CASE, such as "UNSUPPORTED_KIND".
+            name: Name of the op; empty if the module as a whole failed.
+            version: Version of the op.
+        """
+        self.text = " ".join(text.split())
+        self.module = module
+        self.cause = cause
+        self.name = name
+        self.version = version
+        op_part = f", op {name!r}" if name else ""
+        super().__init__(f"module {module!r}{op_part}: {cause}: {self.text}")

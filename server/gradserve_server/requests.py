@@ -1,0 +1,139 @@
+"""Requests and responses of the evaluating RPCs: bytes -> ``EvaluationRequest``, ``Evaluation`` -> bytes."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from gradserve.errors import InvalidRequest, Unsupported, quote
+from gradserve.signature import check_no_repeats
+from gradserve.tensors import Array, decode, encode
+from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve.v1 import tensor_pb2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """What a caller asked for, decoded, not yet compared with any op."""
+
+    op: str
+    """Name of the op."""
+    version: int
+    """Version, 0 for the newest."""
+    signature: str
+    """Signature key, empty for the one that fits."""
+    inputs: Mapping[str, Array]
+    """Inputs by name."""
+    output_gradients: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    """Output gradients by name of the output."""
+    differentiate: Sequence[str] = ()
+    """Inputs whose gradients are wanted, empty for all."""
+    zero_unconnected: bool = False
+    """Whether zeros stand for the gradient of an input that no output depends on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InputGradient:
+    """The gradient of one input, or why there is none."""
+
+    status: pb.GradientStatus
+    """Whether there is one."""
+    array: Array | None = None
+    """The gradient, if the status is DENSE."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What came out of a call."""
+
+    version: int
+    """Version of the op that answered."""
+    fingerprint: str
+    """Fingerprint of that version."""
+    outputs: Mapping[str, Array]
+    """Outputs by name, in order."""
+    input_gradients: Mapping[str, InputGradient] = dataclasses.field(default_factory=dict)
+    """Gradients by name of the input, in order."""
+
+
+def decode_forward(data: bytes) -> EvaluationRequest:
+    """Decodes a ``ForwardRequest``.
+
+    Raises:
+        DecodeError: The bytes are no such message.
+        InvalidRequest: A tensor is malformed, or a name stands twice.
+        Unsupported: A field is set whose capability is not served yet.
+    """
+    message = pb.ForwardRequest.FromString(data)
+    _refuse_unserved(message)
+    return EvaluationRequest(
+        op=message.op,
+        version=_version(message.version),
+        signature=message.signature,
+        inputs=_decode_all(message.inputs, "input"),
+    )
+
+
+def decode_vjp(data: bytes) -> EvaluationRequest:
+    """Decodes a ``VjpRequest``; raises as ``decode_forward`` does."""
+    message = pb.VjpRequest.FromString(data)
+    _refuse_unserved(message)
+    if message.unconnected not in pb.UnconnectedGradients.values():
+        raise InvalidRequest(f"unconnected: no such value: got {message.unconnected}", reason="BAD_UNCONNECTED")
+    return EvaluationRequest(
+        op=message.op,
+        version=_version(message.version),
+        signature=message.signature,
+        inputs=_decode_all(message.inputs, "input"),
+        output_gradients=_decode_all(message.output_gradients, "output gradient"),
+        differentiate=list(message.differentiate),
+        zero_unconnected=message.unconnected == pb.UNCONNECTED_GRADIENTS_ZERO,
+    )
+
+
+def encode_forward(evaluation: Evaluation) -> bytes:
+    """Encodes a ``ForwardResponse``."""
+    return pb.ForwardResponse(
+        outputs=_encode_all(evaluation.outputs), version=evaluation.version, fingerprint=evaluation.fingerprint
+    ).SerializeToString()
+
+
+def encode_vjp(evaluation: Evaluation) -> bytes:
+    """Encodes a ``VjpResponse``."""
+    return pb.VjpResponse(
+        outputs=_encode_all(evaluation.outputs),
+        input_gradients=[_encode_gradient(name, g) for name, g in evaluation.input_gradients.items()],
+        version=evaluation.version,
+        fingerprint=evaluation.fingerprint,
+    ).SerializeToString()
+
+
+def _refuse_unserved(message: pb.ForwardRequest | pb.VjpRequest) -> None:
+    unserved = ["seed"] if message.HasField("seed") else []
+    if isinstance(message, pb.VjpRequest):
+        unserved += [name for name in ("stack", "variable_gradients") if getattr(message, name)]
+    if unserved:
+        raise Unsupported(
+            f"{', '.join(unserved)}: not served by this version of the server; leave it unset",
+            reason="CAPABILITY_NOT_SERVED",
+            facts={"fields": ", ".join(unserved)},
+        )
+
+
+def _version(version: int) -> int:
+    if version < 0:
+        raise InvalidRequest(f"version: wanted at least 0, got {version}", reason="BAD_VERSION")
+    return version
+
+
+def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Array]:
+    tensors = list(tensors)
+    check_no_repeats([tensor.name for tensor in tensors], f"{what}s", "REPEATED_NAME")
+    return {tensor.name: decode(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
+
+
+def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:
+    return [encode(array, name) for name, array in arrays.items()]
+
+
+def _encode_gradient(name: str, gradient: InputGradient) -> pb.Gradient:
+    tensor = None if gradient.array is None else encode(gradient.array, name)
+    return pb.Gradient(name=name, status=gradient.status, tensor=tensor)

@@ -1,0 +1,1 @@
+"""Scheduling: from a waiting request to one call on a device."""

@@ -1,0 +1,100 @@
+"""Devices: the names of what TensorFlow can compute on, and one thread for each that owns it."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from gradserve_server.scheduling.queue import Clock, Work, WorkQueue
+
+_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?")
+
+
+def configure_gpus(*, memory_limit_bytes: int | None) -> None:
+    """Sets how GPU memory is taken; to be called before TensorFlow uses a GPU.
+
+    Args:
+        memory_limit_bytes: The most to take of each GPU, reserved at once; None to let it grow as needed.
+    """
+    for gpu in tf.config.list_physical_devices("GPU"):
+        if memory_limit_bytes is None:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        else:
+            limit = tf.config.LogicalDeviceConfiguration(memory_limit=memory_limit_bytes // 2**20)
+            tf.config.set_logical_device_configuration(gpu, [limit])
+
+
+def resolve(wanted: str) -> str:
+    """Returns the device that a setting means, such as "cpu:0".
+
+    Args:
+        wanted: "auto" (the first GPU, else the first CPU), "cpu", "gpu", or either with a number.
+
+    Raises:
+        ValueError: It is no such name, or there is no such device.
+    """
+    there = [f"{d.device_type.lower()}:{d.name.rsplit(':', 1)[1]}" for d in tf.config.list_logical_devices()]
+    if wanted == "auto":
+        return "gpu:0" if "gpu:0" in there else "cpu:0"
+    parts = _NAME.fullmatch(wanted)
+    if parts is None:
+        raise ValueError(f"device: wanted 'auto', 'cpu', 'gpu', 'cpu:N' or 'gpu:N', got {wanted!r}")
+    name = f"{parts[1]}:{parts[2] or 0}"
+    if name not in there:
+        raise ValueError(f"device {wanted!r}: there is no such device; wanted one of {', '.join(there)}")
+    return name
+
+
+class Device:
+    """One device and the thread that runs all work on it, in the order in which it came."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        """Starts the thread.
+
+        Args:
+            name: Name such as "cpu:0".
+            clock: Times the work.
+        """
+        self.name = name
+        self._clock = clock
+        self._queue = WorkQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"device-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], Any]) -> Work:
+        """Queues work; awaiting its future gives the result, and cancelling that before it began drops the work."""
+        loop = asyncio.get_running_loop()
+        work = Work(run=function, loop=loop, future=loop.create_future(), queued_at=self._clock())
+        self._queue.put(work)
+        return work
+
+    def close(self) -> None:
+        """Finishes the work that is queued and stops the thread."""
+        self._queue.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with tf.device(self.name):
+            while (work := self._queue.take()) is not None:
+                self._run(work)
+
+    def _run(self, work: Work) -> None:
+        work.started_at = self._clock()
+        try:
+            result, error = work.run(), None
+        except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
+            result, error = None, raised
+        work.finished_at = self._clock()
+        work.loop.call_soon_threadsafe(_settle, work.future, result, error)
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,1 @@
+"""Sources: each turns something an operator names into ``OpDefinition``s."""

@@ -1,0 +1,78 @@
+"""Python modules as sources: imports a plain module by path or dotted name and finds the ops in it."""
+
+import importlib
+import importlib.util
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+from gradserve_server.ops import OpDefinition, OpLoadError
+
+
+def load(module_name: str) -> list[OpDefinition]:
+    """Imports a module and returns the ops that it defines, in the order of its namespace.
+
+    Args:
+        module_name: A path that ends in ".py", or a dotted name found in the working directory or on ``sys.path``.
+            The folder of a path is importable too, so that a module may import its neighbours.
+
+    Raises:
+        OpLoadError: It cannot be imported (IMPORT_FAILED), or defines no op (NO_OPS).
+    """
+    try:
+        module = _import_path(Path(module_name)) if module_name.endswith(".py") else _import_name(module_name)
+    except (Exception, SystemExit) as error:  # a module may raise anything; the cause goes to the operator
+        raise OpLoadError(
+            f"import failed with {type(error).__name__}: {_text_of(error)}", module=module_name, cause="IMPORT_FAILED"
+        ) from error
+    found = {id(value): value for value in vars(module).values() if _is_defined_in(value, module)}
+    if not found:
+        raise OpLoadError(
+            "it defines no op; decorate a function with @gradserve_server.op(...)", module=module_name, cause="NO_OPS"
+        )
+    return list(found.values())
+
+
+def _import_path(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    _make_importable(path.resolve().parent)
+    # A name of its own, apart from installed modules and from files of the same name in other folders.
+    name = f"gradserve_ops_{path.stem}_{zlib.crc32(bytes(path.resolve())):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"not a Python module: {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_name(name: str) -> ModuleType:
+    _make_importable(Path.cwd())
+    return importlib.import_module(name)
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _is_defined_in(value: object, module: ModuleType) -> bool:
+    """Whether a value is an op of this module, rather than one that it imported from the module that holds it."""
+    if not isinstance(value, OpDefinition):
+        return False
+    home = sys.modules.get(value.module)
+    return value.module == module.__name__ or home is None or not any(value is known for known in _ops_of(home))
+
+
+def _ops_of(module: ModuleType) -> list[OpDefinition]:
+    return [value for value in vars(module).values() if isinstance(value, OpDefinition)]
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the exception's own __str__ may fail; its class is named beside this
+        return "(its text cannot be shown)"

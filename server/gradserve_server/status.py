@@ -1,0 +1,80 @@
+"""Statuses: from whatever a handler raised to the code, reason and one line of text that the caller sees.
+
+exception -> Failure -> google.rpc.Status -> trailing metadata
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from gradserve.errors import Code, GradserveError
+
+MAX_TEXT_BYTES = 2048
+"""gRPC turns longer text into RESOURCE_EXHAUSTED: it counts against the size of the headers."""
+_MAX_FACT_BYTES = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a call failed, in public."""
+
+    code: Code
+    """Status code."""
+    reason: str
+    """Reason within the code, in UPPER_SNAKE_CASE."""
+    text: str
+    """One line, at most ``MAX_TEXT_BYTES`` of UTF-8, without paths or tracebacks."""
+    facts: Mapping[str, str]
+    """The facts of the text."""
+    is_internal: bool
+    """Whether the cause is hidden from the caller, so that the log must have it."""
+
+
+def failure_of(error: Exception, *, op: str) -> Failure:
+    """Returns what a caller sees of an exception.
+
+    Args:
+        error: What a handler raised.
+        op: Name of the op, if the call got as far as finding it.
+    """
+    if isinstance(error, GradserveError):
+        return Failure(
+            code=error.code, reason=error.reason, text=_one_line(str(error)), facts=error.facts, is_internal=False
+        )
+    if isinstance(error, DecodeError):
+        return Failure(
+            code=Code.INVALID_ARGUMENT,
+            reason="MALFORMED_MESSAGE",
+            text="the request is not a message of this method: it could not be parsed as protobuf",
+            facts={},
+            is_internal=False,
+        )
+    text = (
+        f"op {op!r} raised while it ran; the server's log has the cause under the request id"
+        if op
+        else ("the server failed; its log has the cause under the request id")
+    )
+    reason = "OP_FAILED" if op else "SERVER_FAILED"
+    return Failure(code=Code.INTERNAL, reason=reason, text=text, facts={"op": op} if op else {}, is_internal=True)
+
+
+def to_status(failure: Failure) -> status_pb2.Status:
+    """Returns the failure as gRPC's rich status, with a ``google.rpc.ErrorInfo`` of the domain "gradserve"."""
+    facts = {key: _cut(value, _MAX_FACT_BYTES) for key, value in failure.facts.items()}
+    info = error_details_pb2.ErrorInfo(reason=failure.reason, domain="gradserve", metadata=facts)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    return status_pb2.Status(code=failure.code.value, message=failure.text, details=[detail])
+
+
+def _one_line(text: str) -> str:
+    return _cut(" ".join(text.split()), MAX_TEXT_BYTES)
+
+
+def _cut(text: str, limit_bytes: int) -> str:
+    """Returns text of at most ``limit_bytes`` of UTF-8, cut between characters."""
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= limit_bytes else encoded[: limit_bytes - 3].decode(errors="ignore") + "..."

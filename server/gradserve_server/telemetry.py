@@ -1,0 +1,98 @@
+"""``Call``: what is known of the RPC under way, for whoever reports on it (metrics, logs, the timing trailer)."""
+
+import contextlib
+import contextvars
+import dataclasses
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+
+from gradserve.errors import Code, InvalidRequest
+from gradserve_server.scheduling.queue import Clock
+
+_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
+STAGES = ("decode", "queue", "compute", "encode")
+"""The stages of a request, in order."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Call:
+    """One RPC, from its first byte to its last. Whoever handles it fills it in."""
+
+    method: str
+    """Name of the RPC, such as "Vjp"."""
+    request_id: str
+    """Id in logs and errors; the caller's, or one made up."""
+    clock: Clock
+    """Times the stages."""
+    started_at: float
+    """When the handler began, by the clock."""
+    request_bytes: int = 0
+    """Size of the request message."""
+    response_bytes: int = 0
+    """Size of the response message."""
+    op: str = ""
+    """Name of the op, once it is found in the registry: never a name that a caller made up."""
+    version: int = 0
+    """Version of the op, once it is found."""
+    stages: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds by stage."""
+    code: Code = Code.OK
+    """How it ended."""
+    reason: str = ""
+    """Why it failed, in UPPER_SNAKE_CASE."""
+    error: str = ""
+    """Text of the failure, as the caller saw it."""
+    seconds: float = 0.0
+    """How long it took, once it has ended."""
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times a stage, whether it ends well or not."""
+        started_at = self.clock()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.clock() - started_at
+
+    def timing(self) -> str:
+        """Returns the trailer ``gradserve-timing``, in the form of HTTP's Server-Timing."""
+        return ", ".join(f"{name};dur={seconds * 1e3:.3f}" for name, seconds in self.stages.items())
+
+
+_current: contextvars.ContextVar[Call] = contextvars.ContextVar("gradserve_call")
+
+
+def current_call() -> Call:
+    """Returns the call that this task handles.
+
+    Raises:
+        LookupError: This task handles none.
+    """
+    return _current.get()
+
+
+def set_current_call(call: Call) -> None:
+    """Makes this the call that the task handles; gRPC gives each RPC a task of its own."""
+    _current.set(call)
+
+
+def request_id_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """Returns the ``x-request-id`` of a call's metadata, or a new one if there is none."""
+    for key, value in metadata or ():
+        if key == "x-request-id":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return uuid.uuid4().hex
+
+
+def check_request_id(request_id: str) -> None:
+    """Refuses an id that does not belong in a log.
+
+    Raises:
+        InvalidRequest: It is not 1 to 128 printable ASCII characters (BAD_REQUEST_ID).
+    """
+    if not _REQUEST_ID.fullmatch(request_id):
+        raise InvalidRequest(
+            f"metadata x-request-id: wanted 1 to 128 printable ASCII characters, got {len(request_id)}",
+            reason="BAD_REQUEST_ID",
+        )

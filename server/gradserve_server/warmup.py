@@ -1,0 +1,52 @@
+"""Warm-up: calls each op once in each way before the server is ready, so that no caller pays for a first call."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradserve.signature import TensorSpec
+from gradserve.tensors import Array
+from gradserve_server.evaluation import fill_missing
+from gradserve_server.ops import Op
+
+
+def warm_up(op: Op) -> None:
+    """Runs both passes of an op on its example; to be called on the thread of the op's device.
+
+    Raises:
+        Exception: Whatever the op raises on that example, which need not mean that the op is wrong.
+    """
+    op.program.forward(op.example)
+    if not op.no_vjp:
+        outputs = op.signature.outputs
+        differentiable = [spec for spec in outputs.values() if spec.differentiable]
+        op.program.vjp(op.example, fill_missing([None] * len(differentiable), outputs))
+
+
+def example_inputs(specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> Sequence[Array]:
+    """Returns an input for each spec: the author's, or ones (zeros for integers, which may be indices) of least size.
+
+    Args:
+        specs: The inputs, by name.
+        given: The author's example, by name; may be empty.
+
+    Raises:
+        InvalidRequest: The author's example does not fit the specs.
+    """
+    examples = []
+    for name, spec in specs.items():
+        if name in given:
+            array = np.asarray(given[name], dtype=spec.dtype.numpy)
+            spec.check(array, f"example of input {name!r}")
+        else:
+            shape = tuple(1 if size is None else size for size in spec.shape or ())
+            array = _filled(shape, spec)
+        examples.append(array)
+    return examples
+
+
+def _filled(shape: tuple[int, ...], spec: TensorSpec) -> Array:
+    if spec.dtype.is_string:
+        return np.full(shape, b"", dtype=object)
+    return np.full(shape, 1 if spec.dtype.is_differentiable else 0, dtype=spec.dtype.numpy)
