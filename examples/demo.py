@@ -1,30 +1,13 @@
 """``make demo``: starts the real server on loopback, calls the example ops through the real client, prints, stops."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from gradserve import Client
+from gradserve_server.testing import server_process
 
 OPS = Path(__file__).with_name("ops.py")
-
-
-def start_server() -> tuple["subprocess.Popen[str]", str]:
-    """Starts a server on free ports and waits until it is ready; returns the process and its address."""
-    command = [sys.executable, "-m", "gradserve_server.cli", str(OPS), "--port", "0", "--metrics-port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    target, log = "", []
-    for line in process.stderr:
-        log.append(line)
-        event = json.loads(line) if line.startswith("{") else {}
-        if event.get("event") == "listening":
-            target = f"{event['host']}:{event['port']}"
-        if event.get("event") == "ready":
-            return process, target
-    raise SystemExit(f"the server did not start:\n{''.join(log)}")
 
 
 def text(array: np.ndarray | float) -> str:
@@ -46,26 +29,21 @@ def show(client: Client, op: str, inputs: dict, output_gradient: np.ndarray | No
 
 def main() -> None:
     """Runs the demonstration."""
-    process, target = start_server()
-    try:
-        with Client(target) as client:
-            print(f"server at {target}: {client.health()}, {len(client.ops())} ops\n")
-            row = np.array([-2.5, -0.4, 0.6, 2.5], dtype=np.float32)
-            dy = np.array([1, 2, 3, 4], dtype=np.float32)
-            show(client, "square_with_grad", {"x": 3.0})
-            show(client, "multiply_with_grad", {"x": 4.0, "y": 5.0})
-            show(client, "square_with_clipped_grad", {"x": [[2.0], [3.0]]})
-            show(client, "clipped_identity", {"x": row}, dy)
-            show(client, "round_with_identity_grad", {"x": row}, dy)
-            show(client, "log1p_exp", {"x": np.array([-100, 0, 100], dtype=np.float32)})
-            show(client, "reverse_gradient", {"x": row, "strength": 0.5}, dy)
-            show(client, "safe_sqrt", {"x": np.array([0, 4], dtype=np.float32)})
-            show(client, "sign_straight_through", {"x": row}, dy)
-            show(client, "spike", {"v": np.array([-0.5, 0.5], dtype=np.float32), "dampening": 0.3})
-    finally:
-        process.terminate()
-        process.communicate()
-    print(f"\nserver stopped with exit status {process.returncode}")
+    with server_process(str(OPS)) as server, Client(server.target) as client:
+        print(f"server at {server.target}: {client.health()}, {len(client.ops())} ops\n")
+        row = np.array([-2.5, -0.4, 0.6, 2.5], dtype=np.float32)
+        dy = np.array([1, 2, 3, 4], dtype=np.float32)
+        show(client, "square_with_grad", {"x": 3.0})
+        show(client, "multiply_with_grad", {"x": 4.0, "y": 5.0})
+        show(client, "square_with_clipped_grad", {"x": [[2.0], [3.0]]})
+        show(client, "clipped_identity", {"x": row}, dy)
+        show(client, "round_with_identity_grad", {"x": row}, dy)
+        show(client, "log1p_exp", {"x": np.array([-100, 0, 100], dtype=np.float32)})
+        show(client, "reverse_gradient", {"x": row, "strength": 0.5}, dy)
+        show(client, "safe_sqrt", {"x": np.array([0, 4], dtype=np.float32)})
+        show(client, "sign_straight_through", {"x": row}, dy)
+        show(client, "spike", {"v": np.array([-0.5, 0.5], dtype=np.float32), "dampening": 0.3})
+    print(f"\nserver stopped with exit status {server.process.returncode}")
 
 
 if __name__ == "__main__":

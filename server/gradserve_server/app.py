@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -88,10 +89,12 @@ class App:
         await self._health.register(server)
         if settings.reflection:
             reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6
         try:
-            self.port = server.add_insecure_port(f"{settings.host}:{settings.port}")
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+            _try_to_bind(settings.host, settings.port)
+            self.port = server.add_insecure_port(f"{host}:{settings.port}")
+        except (OSError, RuntimeError) as error:
+            raise OSError(f"cannot listen on {host}:{settings.port}: {getattr(error, 'strerror', error)}") from error
         await server.start()
         return server
 
@@ -134,6 +137,18 @@ class App:
         for device in self._devices.values():
             await asyncio.to_thread(device.close)
         await asyncio.to_thread(self._stop_metrics)
+
+
+def _try_to_bind(host: str, port: int) -> None:
+    """Binds an address and lets it go. gRPC would not say why it cannot, and print lines of its own beside ours.
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 async def _in_daemon_thread(function: Callable[[], Result]) -> Result:

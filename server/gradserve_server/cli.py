@@ -19,7 +19,6 @@ BAD_START = 2
 def main(arguments: list[str] | None = None) -> int:
     """Runs ``gradserve-server`` with a command line; returns its exit status."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's own chatter has no place among our log lines
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would print, a port in use say, we say in our own words
     multiprocessing.set_start_method("spawn", force=True)  # a fork after TensorFlow has run hangs
     arguments = sys.argv[1:] if arguments is None else arguments
     try:

@@ -1,9 +1,12 @@
-"""What authors of ops import in their tests: a real server in the test's own process."""
+"""What authors of ops import in their tests: a real server, in the test's own process or in one of its own."""
 
 import asyncio
 import contextlib
+import json
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradserve import Client
@@ -58,3 +61,93 @@ def running_server(*modules: str, **settings: Any) -> Iterator[RunningServer]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def server_command(*arguments: str) -> list[str]:
+    """Returns the command line of a server on free ports of loopback, in this Python."""
+    return [sys.executable, "-m", "gradserve_server.cli", *arguments, "--port", "0", "--metrics-port", "0"]
+
+
+class ServerProcess:
+    """A server in a process of its own. Its log is read as it comes, so that a full pipe never stops it."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        """Takes a process that was started with a pipe as its standard error, and waits until it listens."""
+        self.process = process
+        """The process."""
+        self._lines: list[str] = []
+        self._ended = False
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
+        self._reader.start()
+        listening = self.wait_for("listening")
+        self.target = f"127.0.0.1:{listening['port']}"
+        """Address for clients."""
+        self.metrics_url = f"http://127.0.0.1:{listening['metrics_port']}/metrics"
+        """Where Prometheus would scrape it."""
+
+    def log(self) -> str:
+        """Returns the log so far."""
+        with self._changed:
+            return "".join(self._lines)
+
+    def wait_for(self, event: str, timeout: float = 120.0) -> dict[str, Any]:
+        """Returns the first line of the log with that event, once it is there.
+
+        Raises:
+            TimeoutError: It did not come in time, in seconds, or the server ended without it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._find(event) is not None, timeout)
+            found = self._find(event)
+        if found is None:
+            raise TimeoutError(f"the server's log has no event {event!r}:\n{self.log()}")
+        return found
+
+    def _find(self, event: str) -> dict[str, Any] | None:
+        records = (json.loads(line) for line in self._lines if line.startswith("{"))
+        return next((record for record in records if record.get("event") == event), None)
+
+    def _read(self) -> None:
+        for line in self.process.stderr or ():
+            with self._changed:
+                self._lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """Sends SIGTERM and waits, in seconds; returns the exit status."""
+        self.process.terminate()
+        status = self.process.wait(timeout)
+        self._reader.join()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return status
+
+
+@contextlib.contextmanager
+def server_process(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """Runs ``gradserve-server`` in a process of its own for as long as the context lasts, once it is ready.
+
+    Args:
+        arguments: Its command line, without ports.
+        env: Its environment; this process's own if absent.
+
+    Yields:
+        The server, ready to answer.
+
+    Raises:
+        TimeoutError: It did not get ready; the text has its log.
+    """
+    command = server_command(*arguments)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)  # noqa: S603  # our own program
+    try:
+        server = ServerProcess(process)
+        server.wait_for("ready")
+        yield server
+        server.stop()
+    finally:
+        process.kill()  # does nothing to a process that has ended
+        process.wait()

@@ -119,12 +119,12 @@ class _Tracer:
 
         tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
         try:
-            return self._concrete(flat_vjp, [*tensor_specs, *upstream]), set(connected), ""
+            return self._concrete(flat_vjp, [*tensor_specs, *upstream], len(outputs)), set(connected), ""
         except _NoRule as error:
             return None, set(), str(error)
 
-    def _concrete(self, function: FlatFunction, specs: list[Any]) -> Any:
-        """Traces a function; whatever that raises becomes an ``OpLoadError``."""
+    def _concrete(self, function: FlatFunction, specs: list[Any], output_count: int = 0) -> Any:
+        """Traces a function of an op with that many outputs; whatever that raises becomes an ``OpLoadError``."""
 
         def placed(*tensors: Any) -> list[Any]:
             with tf.device(self.device):
@@ -144,7 +144,7 @@ class _Tracer:
         except Exception as error:  # the op is the operator's code and may raise anything
             wrong_count = _WRONG_COUNT.search(_text(error))
             if wrong_count is not None:
-                text = self._explain_count(int(wrong_count[1]), int(wrong_count[2]), len(specs))
+                text = self._explain_count(int(wrong_count[1]), int(wrong_count[2]), output_count)
                 raise self._failure(text, "GRADIENT_COUNT_MISMATCH") from error
             raise self._failure(f"{type(error).__name__}: {_text(error)}", "TRACE_FAILED") from error
 
@@ -206,14 +206,15 @@ class _Tracer:
             return {name: value for name, value in axis.items() if value is not None}
         return {} if axis is None else dict.fromkeys(names, axis)
 
-    def _explain_count(self, wanted: int, got: int, trace_inputs: int) -> str:
+    def _explain_count(self, wanted: int, got: int, output_count: int) -> str:
         """Says how many gradients were wanted and got; TensorFlow counts the op's outputs in."""
-        inputs = len(structure.flatten(self.definition.inputs))
-        outputs = trace_inputs - inputs  # the VJP trace takes the inputs and a gradient for each output
-        if wanted == inputs + outputs:
-            wanted, got = inputs, got - outputs
+        inputs = self.definition.inputs
+        _, defaults = structure.positional_order(self.definition.function, list(inputs))
+        if wanted == len(structure.flatten(inputs)) + len(defaults) + output_count:
+            wanted, got = wanted - output_count, got - output_count
+        kept = f", and one for each parameter that keeps a default before them ({list(defaults)})" if defaults else ""
         return (
-            f"the gradient function must return one gradient per input: wanted {wanted}, got {got}; "
+            f"the gradient function must return one gradient per input{kept}: wanted {wanted}, got {got}; "
             "return None for an input that has no gradient"
         )
 

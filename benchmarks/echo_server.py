@@ -1,0 +1,25 @@
+"""A bare grpc.aio server that answers with the request's own bytes: the floor of gRPC in Python."""
+
+import asyncio
+
+import grpc
+
+
+async def echo(request: bytes, _: object) -> bytes:
+    """Returns the request."""
+    return request
+
+
+async def main() -> None:
+    """Serves on a free port of loopback, which is printed, until it is killed."""
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("benchmark.Echo", {"Echo": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
