@@ -8,7 +8,7 @@ import grpc
 from gradserve import messages
 from gradserve.base import DEFAULT, BaseClient, Timeout
 from gradserve.binding import Tensors
-from gradserve.errors import GradserveError
+from gradserve.errors import Cancelled, GradserveError
 from gradserve.messages import (
     FORWARD,
     GET_OP,
@@ -25,7 +25,7 @@ from gradserve.messages import (
 )
 from gradserve.op_info import OpInfo
 from gradserve.results import ForwardResult, VjpResult
-from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
+from gradserve.transport import CHANNEL_OPTIONS, Budget, error_of_rpc, read_trailer, request_metadata
 from gradserve.v1 import gradient_service_pb2 as pb
 
 
@@ -33,6 +33,8 @@ class Client(BaseClient):
     """Calls a Gradserve server from asyncio; see ``gradserve.Client`` for arguments, results and errors.
 
     A client may be made anywhere; it connects in the event loop that makes the first call, and belongs to it.
+    Once any asyncio client has connected, a forked child can use none: gRPC's asyncio part has a thread that a fork does
+    not copy. Start processes by spawn there, or use the blocking client.
     """
 
     def _start(self) -> None:
@@ -120,12 +122,14 @@ class Client(BaseClient):
         timeout: Timeout,
         request_id: str | None,
     ) -> AnyForwardResult:
+        budget = Budget(self._seconds(timeout))
         info = self._known_info(call)
         if info is None and call.needs_info():
-            info = self._learn(call, await self.op(call.op, version=call.version, timeout=timeout))
-        request = build(call, info)
+            wanted = pb.GetOpRequest(name=call.op, version=call.version)
+            info = self._learn(call, await self._call(GET_OP, wanted, budget.remaining_seconds(), request_id))
         try:
-            result = await self._call(method, request, timeout, request_id)
+            request = build(call, info)  # may fail by signatures that the server no longer has
+            result = await self._call(method, request, budget.remaining_seconds(), request_id)
         except GradserveError as error:
             self._settle(call, error)
             raise
@@ -140,7 +144,8 @@ class Client(BaseClient):
         request_id: str | None = None,
     ) -> Result:
         metadata = request_metadata(request_id)
-        send = self._connect().unary_unary(
+        channel = self._connect()
+        send = channel.unary_unary(
             method.path,
             request_serializer=type(request).SerializeToString,
             response_deserializer=method.response_type.FromString,
@@ -150,6 +155,10 @@ class Client(BaseClient):
             response = await rpc
         except grpc.RpcError as error:
             raise error_of_rpc(error, metadata) from None
+        except asyncio.CancelledError:
+            if self._channel is channel or _task_is_cancelling():
+                raise
+            raise Cancelled("the client was closed while the call was under way", request_id=metadata[0][1]) from None
         return method.to_result(response, read_trailer(await rpc.trailing_metadata()))
 
     def _connect(self) -> grpc.aio.Channel:
@@ -159,3 +168,8 @@ class Client(BaseClient):
             self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
             self._loop = loop
         return self._channel
+
+
+def _task_is_cancelling() -> bool:
+    """Whether the caller's task was cancelled; Python 3.10 cannot tell, and there it counts as not."""
+    return bool(getattr(asyncio.current_task(), "cancelling", lambda: 0)())

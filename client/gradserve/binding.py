@@ -4,13 +4,14 @@ A mapping by name (nested ones join their keys with "/"), arrays by position, or
 numbers take the dtype of the signature; arrays never cast.
 """
 
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradserve.dtypes import DType
-from gradserve.errors import InvalidRequest, quote, quote_all
+from gradserve.errors import InvalidRequest, OpContractError, quote, quote_all
 from gradserve.op_info import OpInfo
 from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import Array
@@ -18,18 +19,22 @@ from gradserve.tensors import Array
 Tensors = Any
 """A mapping by name, a list or tuple of arrays by position, or one bare array or number."""
 
-_KIND_RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
+def flatten(values: Mapping[str, Any], leaves: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Flattens nested mappings, and sequences of arrays in them, to names joined with "/".
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings, and sequences of arrays in them, to names joined with "/"."""
+    Args:
+        values: What may be nested.
+        leaves: Names, as far as they are known, whose values are single tensors, even if they are lists of arrays.
+        prefix: What names begin with.
+    """
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{name}/"))
-        elif isinstance(value, list | tuple) and any(_is_array(item) for item in value):
-            flat.update(flatten({str(index): item for index, item in enumerate(value)}, f"{name}/"))
+            flat.update(flatten(value, leaves, f"{name}/"))
+        elif name not in leaves and _is_list_of_arrays(value):
+            flat.update(flatten({str(index): item for index, item in enumerate(value)}, leaves, f"{name}/"))
         else:
             flat[name] = value
     return flat
@@ -40,7 +45,7 @@ def arrays_by_name(values: Tensors) -> dict[str, Array] | None:
     if not isinstance(values, Mapping):
         return None
     flat = flatten(values)
-    if not all(_is_array(value) for value in flat.values()):
+    if _has_list_of_arrays(values) or not all(_is_array(value) for value in flat.values()):
         return None
     return {name: np.asarray(value) for name, value in flat.items()}
 
@@ -78,10 +83,18 @@ def choose_signature(values: Tensors, info: OpInfo, key: str) -> tuple[Signature
     """Returns the signature that a call means, and its inputs by name, as they were given.
 
     With an empty key that is the first one whose dtypes fit the arrays given, else the default one.
+
+    Raises:
+        InvalidRequest: Too many or too few are given by position, or a bare list of numbers.
+        OpContractError: The server could not load the op.
     """
     candidates = [info.signatures[key]] if key in info.signatures else list(info.signatures.values())
     if not candidates:
-        raise InvalidRequest(f"op {quote(info.name)} could not be loaded by the server: {info.failure}")
+        raise OpContractError(
+            f"op {quote(info.name)} version {info.version} could not be loaded: {info.failure}",
+            reason="OP_NOT_LOADED",
+            facts={"op": info.name, "cause": info.failure.partition(":")[0]},
+        )
     bound = [
         (signature, _name_by_position(values, list(signature.inputs), f"op {quote(info.name)}, inputs"))
         for signature in candidates
@@ -97,9 +110,21 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__")
 
 
+def _is_list_of_arrays(value: object) -> bool:
+    return isinstance(value, list | tuple) and any(_is_array(item) for item in value)
+
+
+def _has_list_of_arrays(values: Mapping[str, Any]) -> bool:
+    """Whether a list holds arrays: one tensor, or nested inputs, as only the signature can tell."""
+    return any(
+        _has_list_of_arrays(value) if isinstance(value, Mapping) else _is_list_of_arrays(value)
+        for value in values.values()
+    )
+
+
 def _name_by_position(values: Tensors, names: Sequence[str], place: str) -> dict[str, Any]:
     if isinstance(values, Mapping):
-        return flatten(values)
+        return flatten(values, names)
     if not isinstance(values, list | tuple):
         values = [values]
     elif any(not _is_array(item) and item is not None for item in values):
@@ -120,11 +145,18 @@ def _name_by_position(values: Tensors, names: Sequence[str], place: str) -> dict
 
 def _to_arrays(named: Mapping[str, Any], specs: Mapping[str, TensorSpec], place: str) -> dict[str, Array]:
     return {
-        name: np.asarray(value)
-        if _is_array(value) or name not in specs
+        name: _as_array(value, f"{place} {quote(name)}")
+        if _is_array(value) or _is_list_of_arrays(value) or name not in specs
         else numbers_to_array(value, specs[name].dtype, f"{place} {quote(name)}")
         for name, value in named.items()
     }
+
+
+def _as_array(value: Any, place: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{place}: a list of arrays must make one array: {error}", reason="RAGGED_LIST") from None
 
 
 def numbers_to_array(value: Any, dtype: DType, place: str) -> Array:
@@ -134,32 +166,46 @@ def numbers_to_array(value: Any, dtype: DType, place: str) -> Array:
         InvalidRequest: A ragged list, a fraction for an integer, a number that the dtype cannot hold, and the like.
     """
     try:
-        if dtype.is_string:
-            return _strings_to_array(value)
-        natural = np.asarray(value)
-        fits = natural.size == 0 or _kind_fits(natural.dtype, dtype)
-        array = np.asarray(value, dtype=dtype.numpy) if fits else None
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _unfit(place, dtype, str(error).splitlines()[0]) from None
-    if array is None or (natural.dtype.kind in "iu" and array.dtype.kind in "iu" and (array != natural).any()):
-        raise _unfit(place, dtype, f"{natural.dtype.name} {value!r}"[:80])
+        leaves = np.asarray(value, dtype=object)
+    except ValueError:  # arrays of different shapes in one list
+        raise _unfit(place, dtype, "a ragged list") from None
+    for leaf in leaves.reshape(-1).tolist():
+        if isinstance(leaf, list | tuple):
+            raise _unfit(place, dtype, "a ragged list")
+        if not _kind_fits(leaf, dtype):
+            raise _unfit(place, dtype, f"{type(leaf).__name__} {' '.join(repr(leaf).split())}"[:80])
+    if dtype.is_string:
+        return leaves
+    array = _convert(leaves, dtype)
+    if array is None:
+        raise _unfit(place, dtype, f"a number that it cannot hold: {value!r}"[:80])
     return array
 
 
-def _kind_fits(natural: np.dtype[Any], dtype: DType) -> bool:
-    """Whether numbers of that kind may become ``dtype``: bool stays bool, integer < floating < complex."""
-    wanted = _KIND_RANK.get("f" if dtype.is_floating else dtype.numpy.kind)
-    got = _KIND_RANK.get(natural.kind)
-    if wanted is None or got is None:
-        return False
-    return wanted == got if 0 in (wanted, got) else got <= wanted
+def _convert(leaves: Array, dtype: DType) -> Array | None:
+    """Converts an object array of numbers of a fitting kind; None if one is out of the dtype's range."""
+    wide = np.dtype(np.complex128 if dtype.numpy.kind == "c" else np.float64)
+    try:
+        if not dtype.is_differentiable:
+            array = leaves.astype(dtype.numpy)
+            return array if (array == leaves).all() else None
+        exact = leaves.astype(wide)
+    except OverflowError:
+        return None
+    with np.errstate(over="ignore"):  # told by the infinity that it makes
+        array = exact.astype(dtype.numpy)
+    return None if (np.isinf(array) & np.isfinite(exact)).any() else array
 
 
-def _strings_to_array(value: Any) -> Array:
-    array = np.asarray(value, dtype=object)
-    if not all(isinstance(item, bytes | str) for item in array.reshape(-1).tolist()):
-        raise TypeError("something else than bytes and str")
-    return array
+def _kind_fits(leaf: object, dtype: DType) -> bool:
+    """Whether such a value may become ``dtype``: string and bool stay what they are, integer < floating < complex."""
+    if dtype.is_string:
+        return isinstance(leaf, bytes | str)
+    if dtype.name == "bool" or isinstance(leaf, bool | np.bool_):
+        return dtype.name == "bool" and isinstance(leaf, bool | np.bool_)
+    if dtype.is_floating:
+        return isinstance(leaf, numbers.Real)
+    return isinstance(leaf, numbers.Complex if dtype.is_differentiable else numbers.Integral)
 
 
 def _unfit(place: str, dtype: DType, got: str) -> InvalidRequest:

@@ -8,7 +8,7 @@ import grpc
 from gradserve import messages
 from gradserve.base import DEFAULT, BaseClient, Timeout
 from gradserve.binding import Tensors
-from gradserve.errors import GradserveError
+from gradserve.errors import Cancelled, GradserveError
 from gradserve.messages import (
     FORWARD,
     GET_OP,
@@ -25,13 +25,14 @@ from gradserve.messages import (
 )
 from gradserve.op_info import OpInfo
 from gradserve.results import ForwardResult, VjpResult
-from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
+from gradserve.transport import CHANNEL_OPTIONS, Budget, error_of_rpc, read_trailer, request_metadata
 from gradserve.v1 import gradient_service_pb2 as pb
 
 
 class Client(BaseClient):
     """Calls a Gradserve server; safe to share between threads, to pickle, and to use after a fork (it connects anew).
 
+    After a fork it relies on gRPC's own support for forks, which is on unless GRPC_ENABLE_FORK_SUPPORT=0 turns it off.
     Every method raises a ``gradserve.errors.GradserveError`` of the class that says what went wrong.
 
     Example:
@@ -163,12 +164,14 @@ class Client(BaseClient):
         timeout: Timeout,
         request_id: str | None,
     ) -> AnyForwardResult:
+        budget = Budget(self._seconds(timeout))
         info = self._known_info(call)
         if info is None and call.needs_info():
-            info = self._learn(call, self.op(call.op, version=call.version, timeout=timeout))
-        request = build(call, info)
+            wanted = pb.GetOpRequest(name=call.op, version=call.version)
+            info = self._learn(call, self._call(GET_OP, wanted, budget.remaining_seconds(), request_id))
         try:
-            result = self._call(method, request, timeout, request_id)
+            request = build(call, info)  # may fail by signatures that the server no longer has
+            result = self._call(method, request, budget.remaining_seconds(), request_id)
         except GradserveError as error:
             self._settle(call, error)
             raise
@@ -192,6 +195,8 @@ class Client(BaseClient):
             response, rpc = send.with_call(request, timeout=self._seconds(timeout), metadata=metadata)
         except grpc.RpcError as error:
             raise error_of_rpc(error, metadata) from None
+        except ValueError as error:  # gRPC's own, if another thread closed the channel before the call began
+            raise Cancelled(f"the call could not begin: {error}", request_id=metadata[0][1]) from None
         return method.to_result(response, read_trailer(rpc.trailing_metadata()))
 
     def _connect(self) -> grpc.Channel:

@@ -1,6 +1,7 @@
 """The pure layer under both clients: arguments -> request message, response message -> result. No I/O."""
 
 import dataclasses
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Literal, TypeVar
@@ -20,6 +21,9 @@ SERVICE = "gradserve.v1.GradientService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 Unconnected = Literal["none", "zero"]
 _UNCONNECTED = {"none": pb.UNCONNECTED_GRADIENTS_NONE, "zero": pb.UNCONNECTED_GRADIENTS_ZERO}
+_STATUS_NAMES = {number: name.removeprefix("GRADIENT_STATUS_").lower() for name, number in pb.GradientStatus.items()}
+
+_TIMING = re.compile(r"(?:^|,)\s*([\w-]+);dur=(\d+(?:\.\d+)?)\s*(?=,|$)")
 
 Trailer = Mapping[str, str]
 Request = TypeVar("Request", bound=Message)
@@ -131,9 +135,9 @@ def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:
 
 def _stack_size(output_gradients: Mapping[str, Array]) -> int:
     sizes = {array.shape[:1] for array in output_gradients.values()}
-    if len(sizes) != 1 or () in sizes:
+    if len(sizes) != 1 or sizes <= {(), (0,)}:
         raise InvalidRequest(
-            f"stacked: output gradients must share one leading axis: got shapes "
+            f"stacked: output gradients must share one leading axis of at least 1: got shapes "
             f"{', '.join(str(array.shape) for array in output_gradients.values()) or 'of none'}",
             reason="SHAPE_MISMATCH",
         )
@@ -158,7 +162,7 @@ def vjp_result(response: pb.VjpResponse, trailer: Trailer) -> VjpResult:
         outputs=_decode_all(response.outputs),
         input_gradients={gradient.name: _decode_gradient(gradient) for gradient in response.input_gradients},
         variable_gradients={gradient.name: _decode_gradient(gradient) for gradient in response.variable_gradients},
-        status={gradient.name: _status_name(gradient.status) for gradient in gradients},
+        status={gradient.name: _STATUS_NAMES.get(gradient.status, "unspecified") for gradient in gradients},
         version=response.version,
         fingerprint=response.fingerprint,
         request_id=trailer.get("x-request-id", ""),
@@ -174,14 +178,9 @@ def _decode_gradient(gradient: pb.Gradient) -> Array | None:
     return decode(gradient.tensor).copy() if gradient.status == pb.GRADIENT_STATUS_DENSE else None
 
 
-def _status_name(status: int) -> str:
-    return pb.GradientStatus.Name(status).removeprefix("GRADIENT_STATUS_").lower()
-
-
 def parse_timing(text: str) -> dict[str, float]:
-    """Reads the trailer ``gradserve-timing``: milliseconds by stage."""
-    stages = (part.strip().split(";dur=") for part in text.split(",") if part)
-    return {name: float(milliseconds) for name, milliseconds in stages}
+    """Reads the trailer ``gradserve-timing``: milliseconds by stage. What is not of that form is passed over."""
+    return {name: float(milliseconds) for name, milliseconds in _TIMING.findall(text)}
 
 
 def new_request_id() -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from gradserve.signature import Signature, signature_from_message, signature_to_message
 from gradserve.v1 import op_pb2
 
+_KIND_NAMES = {number: name.removeprefix("GRADIENT_KIND_").lower() for name, number in op_pb2.GradientKind.items()}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OpInfo:
@@ -51,13 +53,13 @@ def op_info_to_message(info: OpInfo) -> op_pb2.Op:
 
 
 def op_info_from_message(message: op_pb2.Op) -> OpInfo:
-    """Inverse of ``op_info_to_message``."""
+    """Inverse of ``op_info_to_message``; a kind of gradient that only newer servers know is "unspecified"."""
     return OpInfo(
         name=message.name,
         version=message.version,
         documentation=message.documentation,
         signatures={signature.key: signature_from_message(signature) for signature in message.signatures},
-        gradient=op_pb2.GradientKind.Name(message.gradient).removeprefix("GRADIENT_KIND_").lower(),
+        gradient=_KIND_NAMES.get(message.gradient, "unspecified"),
         elementwise=message.elementwise,
         stateful=message.stateful,
         device=message.device,

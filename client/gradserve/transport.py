@@ -1,6 +1,7 @@
 """What both clients need of gRPC: channel options, metadata, and a failed RPC turned into a ``GradserveError``."""
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from gradserve.messages import Trailer, new_request_id
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),  # the server's limit decides; gRPC's default of 4 MiB is one small image
     ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # else the new channel of a forked child finds its parent's connection
 ]
 
 _STATUS_DETAILS = "grpc-status-details-bin"
@@ -32,6 +34,18 @@ def check_timeout(timeout: float | None) -> float | None:
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise InvalidRequest(f"timeout: wanted seconds above 0, or None for no deadline, got {timeout!r}")
     return timeout
+
+
+class Budget:
+    """The time that a call may take, shared by the RPCs that it needs."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """Starts the clock; None is no limit."""
+        self._ends_at = None if seconds is None else time.monotonic() + seconds
+
+    def remaining_seconds(self) -> float | None:
+        """Returns what is left; never 0 or less, so that gRPC itself reports the deadline as passed."""
+        return None if self._ends_at is None else max(self._ends_at - time.monotonic(), 1e-6)
 
 
 def request_metadata(request_id: str | None) -> tuple[tuple[str, str], ...]:
