@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry
 
 from gradserve.messages import HEALTH_SERVICE, SERVICE
 from gradserve_server.config import Settings
@@ -20,7 +19,7 @@ from gradserve_server.evaluation import Evaluator
 from gradserve_server.health import Health
 from gradserve_server.interceptors.calls import CallInterceptor
 from gradserve_server.logs import AccessLog, Logger
-from gradserve_server.metrics import Metrics
+from gradserve_server.metrics import Metrics, new_registry
 from gradserve_server.registry import Registry
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, handlers_of
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from gradserve_server.scheduling.device import Device  # at run time this would import TensorFlow too early
 
 Result = TypeVar("Result")
+
+_LAST_RESPONSES_SECONDS = 0.5
+"""How long responses that are made may take to leave once the server stops."""
 
 
 class App:
@@ -41,7 +43,8 @@ class App:
         self._logger = logger
         self._service = GradientService()
         self._health = Health()
-        self._metrics = Metrics(CollectorRegistry())
+        self._metrics = Metrics(new_registry())
+        self._calls = CallInterceptor([self._metrics, AccessLog(logger)], clock=time.perf_counter)
         self._devices: dict[str, Device] = {}
         self._stop_metrics: Callable[[], None] = lambda: None
         self._server: grpc.aio.Server | None = None
@@ -76,9 +79,8 @@ class App:
             raise OSError(f"cannot serve /metrics on {host}:{port}: {error.strerror or error}") from error
 
     async def _open(self, settings: Settings) -> grpc.aio.Server:
-        interceptor = CallInterceptor([self._metrics, AccessLog(self._logger)], clock=time.perf_counter)
         server = grpc.aio.server(
-            interceptors=[interceptor],
+            interceptors=[self._calls],
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
@@ -133,10 +135,20 @@ class App:
         self._metrics.set_ready(False)
         await self._health.stop()
         if self._server is not None:
-            await self._server.stop(self._settings.grace_seconds)
+            await self._drain(self._server)
         for device in self._devices.values():
             await asyncio.to_thread(device.close)
         await asyncio.to_thread(self._stop_metrics)
+
+    async def _drain(self, server: grpc.aio.Server) -> None:
+        """Stops a server once no call is under way. Until then the port answers: health, and UNAVAILABLE to new calls.
+
+        gRPC's own grace period would close the port first, and wait for those who watch the health, who never end.
+        """
+        self._service.is_draining = True
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._calls.wait_until_idle(), self._settings.grace_seconds)
+        await server.stop(min(_LAST_RESPONSES_SECONDS, self._settings.grace_seconds))
 
 
 def _try_to_bind(host: str, port: int) -> None:

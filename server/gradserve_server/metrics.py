@@ -12,6 +12,11 @@ OTHER = "_other"
 """Label of calls that name no op of the registry: what callers make up never becomes a label."""
 
 
+def new_registry() -> CollectorRegistry:
+    """Returns an empty registry, for a server to have its own."""
+    return CollectorRegistry()
+
+
 class Metrics:
     """A ``CallObserver`` that counts and times calls."""
 

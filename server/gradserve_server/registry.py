@@ -8,6 +8,7 @@ from gradserve.errors import NotFound, OpContractError, quote, quote_all
 from gradserve.op_info import OpInfo
 from gradserve.tensors import Array
 from gradserve_server.ops import Op, OpLoadError
+from gradserve_server.status import hide_paths
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,7 @@ class Registry:
         found = self.find(name, version)
         if found.failure is not None:
             raise OpContractError(
-                f"op {quote(name)} version {found.info.version} could not be loaded: "
-                f"{found.failure.cause}: {found.failure.text}",
+                f"op {quote(name)} version {found.info.version} could not be loaded: {found.info.failure}",
                 reason="OP_NOT_LOADED",
                 facts={"op": name, "cause": found.failure.cause},
             )
@@ -133,6 +133,6 @@ def _failed(failure: OpLoadError) -> OpVersion:
         stateful=False,
         device="",
         fingerprint="",
-        failure=f"{failure.cause}: {failure.text}",
+        failure=f"{failure.cause}: {hide_paths(failure.text)}",
     )
     return OpVersion(info=info, ops={}, failure=failure)

@@ -1,6 +1,7 @@
 """Requests and responses of the evaluating RPCs: bytes -> ``EvaluationRequest``, ``Evaluation`` -> bytes."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradserve.errors import InvalidRequest, Unsupported, quote
@@ -8,6 +9,9 @@ from gradserve.signature import check_no_repeats
 from gradserve.tensors import Array, decode, encode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2
+
+_EMPTY_LIMIT = 2**31
+"""What the dimensions other than 0 of an empty tensor must stay below when multiplied."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +131,23 @@ def _version(version: int) -> int:
 def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Array]:
     tensors = list(tensors)
     check_no_repeats([tensor.name for tensor in tensors], f"{what}s", "REPEATED_NAME")
-    return {tensor.name: decode(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
+    return {tensor.name: _decode_one(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
+
+
+def _decode_one(tensor: tensor_pb2.Tensor, place: str) -> Array:
+    """Decodes a tensor; refuses an empty one whose other dimensions could overflow once they meet another's.
+
+    TensorFlow ends the process where a broadcast shape, (2^40, 1, 0) with (1, 2^40, 0) say, has too large a product.
+    """
+    array = decode(tensor, place)
+    if array.size == 0 and math.prod(size or 1 for size in array.shape) >= _EMPTY_LIMIT:
+        raise InvalidRequest(
+            f"{place}: the dimensions other than 0 of an empty tensor must multiply to less than {_EMPTY_LIMIT}: "
+            f"got {array.shape}",
+            reason="BAD_SHAPE",
+            facts={"place": place, "got": str(array.shape)},
+        )
+    return array
 
 
 def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:

@@ -19,8 +19,12 @@ class GradientService:
 
     def __init__(self) -> None:
         self.evaluator: Evaluator | None = None
+        self.is_draining = False
+        """Whether new calls are refused, since the server stops."""
 
     def _ready(self) -> Evaluator:
+        if self.is_draining:
+            raise Unavailable("the server is stopping; call again, which reaches another one", reason="DRAINING")
         if self.evaluator is None:
             raise Unavailable("the server is warming up; wait until its health is SERVING", reason="WARMING_UP")
         return self.evaluator

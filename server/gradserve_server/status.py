@@ -4,6 +4,7 @@ exception -> Failure -> google.rpc.Status -> trailing metadata
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from google.protobuf import any_pb2
@@ -15,6 +16,7 @@ from gradserve.errors import Code, GradserveError
 MAX_TEXT_BYTES = 2048
 """gRPC turns longer text into RESOURCE_EXHAUSTED: it counts against the size of the headers."""
 _MAX_FACT_BYTES = 256
+_PATH = re.compile(r"(?<![\w:/])(?:/[\w.@+~-]+){2,}")  # no URL: there a colon, a slash or a word stands before it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +72,18 @@ def to_status(failure: Failure) -> status_pb2.Status:
     return status_pb2.Status(code=failure.code.value, message=failure.text, details=[detail])
 
 
+def hide_paths(text: str) -> str:
+    """Returns text without the paths of files, which are no caller's business."""
+    return _PATH.sub("(path)", text)
+
+
 def _one_line(text: str) -> str:
     return _cut(" ".join(text.split()), MAX_TEXT_BYTES)
 
 
 def _cut(text: str, limit_bytes: int) -> str:
     """Returns text of at most ``limit_bytes`` of UTF-8, cut between characters."""
-    encoded = text.encode(errors="replace")
-    return text if len(encoded) <= limit_bytes else encoded[: limit_bytes - 3].decode(errors="ignore") + "..."
+    encoded = text.encode(errors="replace")  # lone surrogates, which cannot be sent, become "?"
+    return (
+        encoded.decode() if len(encoded) <= limit_bytes else encoded[: limit_bytes - 3].decode(errors="ignore") + "..."
+    )

@@ -142,12 +142,11 @@ def server_process(*arguments: str, env: Mapping[str, str] | None = None) -> Ite
         TimeoutError: It did not get ready; the text has its log.
     """
     command = server_command(*arguments)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)  # noqa: S603  # our own program
-    try:
-        server = ServerProcess(process)
-        server.wait_for("ready")
-        yield server
-        server.stop()
-    finally:
-        process.kill()  # does nothing to a process that has ended
-        process.wait()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:  # noqa: S603  # our own program
+        try:
+            server = ServerProcess(process)
+            server.wait_for("ready")
+            yield server
+            server.stop()
+        finally:
+            process.kill()  # does nothing to a process that has ended

@@ -1,25 +1,61 @@
-"""Fingerprints: a digest of what an op computes, equal in every process that traces the same op."""
+"""Fingerprints: a digest of what an op computes, equal in every process and on every device that traces the same op."""
 
 import hashlib
 import re
 from typing import Any
 
+import tensorflow as tf
+
 from gradserve.signature import Signature, signature_to_message
 
-_SERIAL_NUMBER = re.compile(rb"(__(?:inference|forward|backward)_.*?|CustomGradient-|PartitionedCall-|pyfunc_)\d+")
+_GENERATED = r"__(?:inference|forward|backward)_\w*|CustomGradient-\d+|PartitionedCall-\d+|pyfunc_\d+"
+_SERIAL_NUMBER = re.compile(r"(?<=[_-])\d+(?![A-Za-z0-9])")
+_LARGE_BYTES = 1024
 
 
 def fingerprint(signature: Signature, traces: list[Any]) -> str:
     """Returns 32 hexadecimal digits over a signature and the graphs of its concrete functions.
 
     The serial numbers that TensorFlow gives to functions and gradients are left out: they depend on what was traced
-    before.
+    before. Graphs are taken as text, since the length of a number shows in the binary form. Devices are left out too.
     """
     digest = hashlib.sha256(signature_to_message(signature).SerializeToString(deterministic=True))
     for trace in traces:
         graph = trace.graph.as_graph_def()
-        parts = [node.SerializeToString(deterministic=True) for node in graph.node]
-        parts += sorted(function.SerializeToString(deterministic=True) for function in graph.library.function)
-        for part in parts:
-            digest.update(_SERIAL_NUMBER.sub(rb"\1", part))
+        functions = graph.library.function
+        for nodes in (graph.node, *(function.node_def for function in functions)):
+            _simplify(nodes)
+        generated = _pattern([function.signature.name for function in functions])
+        for part in [
+            *(_without_numbers(generated, str(node)) for node in graph.node),
+            *sorted(_without_numbers(generated, str(function)) for function in functions),
+        ]:
+            digest.update(part.encode())
+        for constant in trace.captured_inputs:  # tensors that the op found made, such as a table of its module
+            if constant.dtype not in (tf.resource, tf.variant):
+                digest.update(tf.io.serialize_tensor(constant).numpy())
     return digest.hexdigest()[:32]
+
+
+def _simplify(nodes: Any) -> None:
+    """Takes out of nodes what depends on the machine, and puts digests in the place of large constants.
+
+    Calls of functions hold, as ``config_proto``, how many devices of each kind there are. The text of a constant would
+    be larger still than the constant.
+    """
+    for node in nodes:
+        node.device = ""
+        node.attr.pop("config_proto", None)
+        if node.op == "Const" and len(node.attr["value"].tensor.tensor_content) > _LARGE_BYTES:
+            tensor = node.attr["value"].tensor
+            tensor.tensor_content = hashlib.sha256(tensor.tensor_content).digest()
+
+
+def _pattern(function_names: list[str]) -> "re.Pattern[str]":
+    """Returns what finds names that TensorFlow made up, also as parts of the names of arguments."""
+    names = [re.escape(name) for name in sorted(function_names, key=len, reverse=True)]
+    return re.compile("|".join([_GENERATED, *(rf"(?<![A-Za-z0-9]){name}(?![0-9])" for name in names)]))
+
+
+def _without_numbers(generated: "re.Pattern[str]", text: str) -> str:
+    return generated.sub(lambda found: _SERIAL_NUMBER.sub("", found[0]), text)

@@ -12,6 +12,7 @@ from gradserve.errors import (
     Unsupported,
     quote,
 )
+from gradserve_server.status import hide_paths
 
 _TABLE: dict[type[Exception], tuple[type[GradserveError], str, str]] = {
     tf.errors.InvalidArgumentError: (InvalidRequest, "VALUES_REFUSED", "a kernel refused the values"),
@@ -20,9 +21,10 @@ _TABLE: dict[type[Exception], tuple[type[GradserveError], str, str]] = {
     tf.errors.UnimplementedError: (Unsupported, "NO_KERNEL", "TensorFlow has no kernel for this"),
     tf.errors.ResourceExhaustedError: (ResourceExhausted, "OUT_OF_MEMORY", "the device ran out of memory"),
 }
-_PATH = re.compile(r"(?:/[\w.@+~-]+){2,}")
 _NOISE = re.compile(
-    r"\{\{function_node [^}]*\}\}|<stack traces unavailable>|Detected at node .*|Graph execution error:"
+    r"\{\{function_node [^}]*\}\}|<stack traces unavailable>|Graph execution error:"
+    r"|^Detected at node .*|^ *File \".*\", line \d+, in .*",  # where the op's author wrote the node, line by line
+    re.MULTILINE,
 )
 
 
@@ -43,4 +45,4 @@ def translate(error: Exception, op_name: str) -> GradserveError | None:
 def kernel_text(message: str) -> str:
     """Returns what a kernel said, without TensorFlow's node names, paths and stack traces, in one line."""
     said = message.split("\n\t [[", maxsplit=1)[0]
-    return " ".join(_PATH.sub("(path)", _NOISE.sub("", said)).split())[:400]
+    return " ".join(hide_paths(_NOISE.sub("", said)).split())[:400]

@@ -22,7 +22,12 @@ from gradserve_server.autodiff.vjp import ContractError, FlatFunction, make_vjp
 from gradserve_server.ops import Op, OpDefinition, OpLoadError
 from gradserve_server.warmup import example_inputs
 
-_WRONG_COUNT = re.compile(r"returned too (?:few|many) gradients. Expected (\d+) but received (\d+)")
+_WRONG_COUNT = re.compile(
+    r"returned too (?:few|many) gradients. Expected (?P<wanted>\d+) but received (?P<got>\d+)"
+    r"|Num gradients (?P<got_inside>\d+) generated for .* do not match num inputs (?P<wanted_inside>\d+)",
+    re.DOTALL,
+)
+"""What TensorFlow says of a rule that returns too few or too many gradients: bare, and inside a ``tf.function``."""
 
 
 def trace(definition: OpDefinition, *, module: str, device: str) -> list[Op]:
@@ -58,8 +63,18 @@ class _Tracer:
             self._check_kind(spec, f"input {name!r}", tf.TensorSpec)
         keys = [(self.definition.signature, declared)]
         own = {spec.dtype for _, spec in declared if spec.dtype.is_floating}
-        further = [dtype for dtype in map(tf.as_dtype, self.definition.dtypes) if own != {dtype}]
+        further = [dtype for dtype in map(self._further_dtype, self.definition.dtypes) if own != {dtype}]
         return keys + [(dtype.name, [(name, _with_dtype(spec, dtype)) for name, spec in declared]) for dtype in further]
+
+    def _further_dtype(self, wanted: Any) -> Any:
+        try:
+            dtype = tf.as_dtype(wanted)
+        except TypeError as error:
+            raise self._failure(f"dtypes: no such dtype: {wanted!r}", "BAD_DTYPES") from error
+        if not dtype.is_floating:
+            raise self._failure(f"dtypes: wanted floating-point dtypes alone, got {dtype.name}", "BAD_DTYPES")
+        self._check_kind(tf.TensorSpec(None, dtype), "dtypes", tf.TensorSpec)
+        return dtype
 
     def trace(self, key: str, specs: list[tuple[str, Any]]) -> Op:
         """Traces one signature."""
@@ -74,7 +89,8 @@ class _Tracer:
 
         forward_trace = self._concrete(forward, tensor_specs)
         outputs = dict(zip(names, forward_trace.outputs, strict=True))
-        vjp_trace, connected, no_vjp = self._trace_vjp(forward, specs, list(outputs.values()))
+        uncounted = len(outputs) + len(forward_trace.graph.trainable_variables)
+        vjp_trace, connected, no_vjp = self._trace_vjp(forward, specs, list(outputs.values()), uncounted)
         signature = Signature(
             key=key,
             inputs={name: _spec(name, spec, name in connected) for name, spec in specs},
@@ -103,7 +119,7 @@ class _Tracer:
         )
 
     def _trace_vjp(
-        self, forward: FlatFunction, specs: list[tuple[str, Any]], outputs: list[Any]
+        self, forward: FlatFunction, specs: list[tuple[str, Any]], outputs: list[Any], uncounted: int
     ) -> tuple[Any, set[str], str]:
         """Returns the VJP trace, the names of the inputs that it returns gradients for, and why there is no trace."""
         upstream = [tf.TensorSpec(None, tensor.dtype) for tensor in outputs if is_differentiable(tensor)]
@@ -119,12 +135,12 @@ class _Tracer:
 
         tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
         try:
-            return self._concrete(flat_vjp, [*tensor_specs, *upstream], len(outputs)), set(connected), ""
+            return self._concrete(flat_vjp, [*tensor_specs, *upstream], uncounted), set(connected), ""
         except _NoRule as error:
             return None, set(), str(error)
 
-    def _concrete(self, function: FlatFunction, specs: list[Any], output_count: int = 0) -> Any:
-        """Traces a function of an op with that many outputs; whatever that raises becomes an ``OpLoadError``."""
+    def _concrete(self, function: FlatFunction, specs: list[Any], uncounted: int = 0) -> Any:
+        """Traces a function; whatever that raises becomes an ``OpLoadError``."""
 
         def placed(*tensors: Any) -> list[Any]:
             with tf.device(self.device):
@@ -144,7 +160,8 @@ class _Tracer:
         except Exception as error:  # the op is the operator's code and may raise anything
             wrong_count = _WRONG_COUNT.search(_text(error))
             if wrong_count is not None:
-                text = self._explain_count(int(wrong_count[1]), int(wrong_count[2]), output_count)
+                wanted, got = (int(wrong_count[n] or wrong_count[f"{n}_inside"]) for n in ("wanted", "got"))
+                text = self._explain_count(wanted, got, uncounted)
                 raise self._failure(text, "GRADIENT_COUNT_MISMATCH") from error
             raise self._failure(f"{type(error).__name__}: {_text(error)}", "TRACE_FAILED") from error
 
@@ -169,6 +186,9 @@ class _Tracer:
             if len(wanted) != len(named):
                 raise self._failure(f"outputs names {len(wanted)} but the op returns {len(named)}", "BAD_OUTPUTS")
             named = [(name, value) for name, (_, value) in zip(wanted, named, strict=True)]
+        names = [name for name, _ in named]
+        if len(set(names)) < len(names):
+            raise self._failure(f"each output needs a name of its own: got {names}", "BAD_OUTPUTS")
         return [(name, self._dense(value, f"output {name!r}")) for name, value in named]
 
     def _dense(self, value: Any, place: str) -> Any:
@@ -187,11 +207,14 @@ class _Tracer:
             )
         try:
             dtype_of(np.dtype(value.dtype.as_numpy_dtype), place)
-        except (InvalidRequest, TypeError) as error:
+        except (InvalidRequest, TypeError, KeyError) as error:  # KeyError: resources and variants have no numpy dtype
             raise self._failure(f"{place}: dtype {value.dtype.name} is not served", "UNSUPPORTED_KIND") from error
 
     def _example(self, signature: Signature) -> Sequence[Array]:
         given = structure.flatten_like(self.definition.inputs, self.definition.example or {})
+        unknown = [name for name in given if name not in signature.inputs]
+        if unknown:
+            raise self._failure(f"example names {unknown}, which are none of {list(signature.inputs)}", "BAD_EXAMPLE")
         try:
             return example_inputs(signature.inputs, given)
         except (InvalidRequest, ValueError, TypeError) as error:
@@ -206,12 +229,12 @@ class _Tracer:
             return {name: value for name, value in axis.items() if value is not None}
         return {} if axis is None else dict.fromkeys(names, axis)
 
-    def _explain_count(self, wanted: int, got: int, output_count: int) -> str:
-        """Says how many gradients were wanted and got; TensorFlow counts the op's outputs in."""
+    def _explain_count(self, wanted: int, got: int, uncounted: int) -> str:
+        """Says how many gradients were wanted and got, without the outputs and variables that TensorFlow counts in."""
         inputs = self.definition.inputs
         _, defaults = structure.positional_order(self.definition.function, list(inputs))
-        if wanted == len(structure.flatten(inputs)) + len(defaults) + output_count:
-            wanted, got = wanted - output_count, got - output_count
+        if wanted == len(structure.flatten(inputs)) + len(defaults) + uncounted:
+            wanted, got = wanted - uncounted, got - uncounted
         kept = f", and one for each parameter that keeps a default before them ({list(defaults)})" if defaults else ""
         return (
             f"the gradient function must return one gradient per input{kept}: wanted {wanted}, got {got}; "

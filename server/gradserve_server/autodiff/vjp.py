@@ -63,7 +63,13 @@ def _check(gradient: Any, tensor: Any, name: str) -> Any:
     """Returns a gradient as a dense tensor, having compared its dtype and static shape with its input's."""
     if gradient is None:
         return None
-    gradient = tf.convert_to_tensor(gradient)  # IndexedSlices, as from a gather, become dense
+    if isinstance(gradient, tf.IndexedSlices):  # as from a gather; a rule may leave out the dense shape
+        gradient = tf.IndexedSlices(
+            gradient.values,
+            gradient.indices,
+            tf.shape(tensor) if gradient.dense_shape is None else gradient.dense_shape,
+        )
+    gradient = tf.convert_to_tensor(gradient)
     if gradient.dtype != tensor.dtype:
         raise ContractError(
             f"the gradient of input {name!r} must have its dtype: wanted {tensor.dtype.name}, "

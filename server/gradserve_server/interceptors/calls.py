@@ -31,6 +31,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Takes whoever is to be told of calls, and the clock that times them."""
         self._observers = observers
         self._clock = clock
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Waits until no call is under way."""
+        await self._idle.wait()
 
     async def intercept_service(
         self,
@@ -54,6 +61,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def wrapped(request: bytes, context: Context) -> bytes:
             call = Call(method=method, request_id=request_id, clock=self._clock, started_at=self._clock())
             set_current_call(call)
+            self._count(1)
             cause: Exception | None = None
             try:
                 check_request_id(request_id)
@@ -80,8 +88,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 call.seconds = self._clock() - call.started_at
                 for observer in self._observers:
                     observer.call_ended(call, cause)
+                self._count(-1)
 
         return wrapped
+
+    def _count(self, change: int) -> None:
+        self._under_way += change
+        if self._under_way:
+            self._idle.clear()
+        else:
+            self._idle.set()
 
 
 def _trailer(call: Call) -> tuple[tuple[str, str], ...]:

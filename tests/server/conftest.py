@@ -1,0 +1,22 @@
+"""A server of ``ops_behaviour`` for the tests of this folder, and raw channels to it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gradserve_server.testing import RunningServer
+
+BEHAVIOUR = Path(__file__).with_name("ops_behaviour.py")
+
+
+@pytest.fixture(scope="session")
+def behaviour_server(serve: Callable[..., RunningServer]) -> RunningServer:
+    return serve(BEHAVIOUR)
+
+
+@pytest.fixture
+def channel(behaviour_server: RunningServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(behaviour_server.target) as channel:
+        yield channel

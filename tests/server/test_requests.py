@@ -1,0 +1,115 @@
+"""Requests: bytes to ``EvaluationRequest``, ``Evaluation`` to bytes, and what is refused before any op is looked at."""
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+
+from gradserve.errors import InvalidRequest, Unsupported
+from gradserve.tensors import decode, encode
+from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve_server.requests import (
+    Evaluation,
+    InputGradient,
+    decode_forward,
+    decode_vjp,
+    encode_forward,
+    encode_vjp,
+)
+
+X = encode(np.arange(3, dtype=np.float32), "x")
+
+
+def test_decode_vjp_reads_every_served_field() -> None:
+    message = pb.VjpRequest(
+        op="square", version=2, signature="float64", inputs=[X], output_gradients=[encode(np.float32(2), "output")]
+    )
+    message.differentiate.append("x")
+    message.unconnected = pb.UNCONNECTED_GRADIENTS_ZERO
+    request = decode_vjp(message.SerializeToString())
+    assert (request.op, request.version, request.signature) == ("square", 2, "float64")
+    assert (request.differentiate, request.zero_unconnected) == (["x"], True)
+    np.testing.assert_array_equal(request.inputs["x"], np.arange(3, dtype=np.float32), strict=True)
+    assert float(request.output_gradients["output"]) == 2.0
+
+
+@pytest.mark.parametrize("value", [pb.UNCONNECTED_GRADIENTS_UNSPECIFIED, pb.UNCONNECTED_GRADIENTS_NONE])
+def test_decode_vjp_without_zeros_asked_for_gives_none(value) -> None:
+    assert not decode_vjp(pb.VjpRequest(op="square", unconnected=value).SerializeToString()).zero_unconnected
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"stack": 2}, "stack"),
+        ({"seed": 0}, "seed"),
+        ({"variable_gradients": True}, "variable_gradients"),
+        ({"seed": 1, "stack": 1, "variable_gradients": True}, "seed, stack, variable_gradients"),
+    ],
+)
+def test_decode_vjp_with_an_unserved_field_is_unsupported_and_names_it(fields, named: str) -> None:
+    with pytest.raises(Unsupported, match=f"^{named}: not served") as raised:
+        decode_vjp(pb.VjpRequest(op="square", inputs=[X], **fields).SerializeToString())
+    assert (raised.value.reason, raised.value.facts) == ("CAPABILITY_NOT_SERVED", {"fields": named})
+
+
+def test_decode_vjp_with_unserved_fields_at_their_zero_is_served() -> None:
+    decode_vjp(pb.VjpRequest(op="square", stack=0, variable_gradients=False).SerializeToString())
+
+
+def test_decode_forward_with_a_seed_is_unsupported() -> None:
+    with pytest.raises(Unsupported, match=r"^seed: not served"):
+        decode_forward(pb.ForwardRequest(op="square", seed=0).SerializeToString())
+
+
+@pytest.mark.parametrize("decode_message", [decode_forward, decode_vjp])
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x10short", b"\x0a\x02\xff\xff"])
+def test_decode_of_bytes_that_are_no_message_is_a_decode_error(decode_message, data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_message(data)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (pb.VjpRequest(op="square", inputs=[X, X]), "REPEATED_NAME"),
+        (pb.VjpRequest(op="square", output_gradients=[X, X]), "REPEATED_NAME"),
+        (pb.VjpRequest(op="square", version=-1), "BAD_VERSION"),
+        (pb.VjpRequest(op="square", unconnected=7), "BAD_UNCONNECTED"),
+    ],
+)
+def test_decode_vjp_of_a_wrong_request_is_refused(message: pb.VjpRequest, reason: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        decode_vjp(message.SerializeToString())
+    assert raised.value.reason == reason
+
+
+def test_decode_of_a_malformed_tensor_names_the_input() -> None:
+    bad = encode(np.zeros(2, np.float32), "x")
+    bad.data = b"123"
+    with pytest.raises(InvalidRequest, match=r"^input 'x': ") as raised:
+        decode_forward(pb.ForwardRequest(op="square", inputs=[bad]).SerializeToString())
+    assert raised.value.reason == "BYTE_COUNT_MISMATCH"
+
+
+def test_encode_forward_gives_the_outputs_in_order() -> None:
+    outputs = {"b": np.float32(1)[...], "a": np.array([True])}
+    evaluation = Evaluation(version=3, fingerprint="f", outputs=outputs)
+    message = pb.ForwardResponse.FromString(encode_forward(evaluation))
+    assert ([tensor.name for tensor in message.outputs], message.version, message.fingerprint) == (["b", "a"], 3, "f")
+    np.testing.assert_array_equal(decode(message.outputs[1]), outputs["a"], strict=True)
+
+
+def test_encode_vjp_sends_a_tensor_with_a_dense_gradient_alone() -> None:
+    gradients = {
+        "x": InputGradient(status=pb.GRADIENT_STATUS_DENSE, array=np.float32(6)[...]),
+        "unused": InputGradient(status=pb.GRADIENT_STATUS_UNCONNECTED),
+        "i": InputGradient(status=pb.GRADIENT_STATUS_NOT_DIFFERENTIABLE),
+    }
+    evaluation = Evaluation(version=1, fingerprint="f", outputs={}, input_gradients=gradients)
+    sent = pb.VjpResponse.FromString(encode_vjp(evaluation)).input_gradients
+    assert [(g.name, g.status, g.HasField("tensor")) for g in sent] == [
+        ("x", 1, True),
+        ("unused", 2, False),
+        ("i", 3, False),
+    ]
+    assert float(decode(sent[0].tensor)) == 6.0
