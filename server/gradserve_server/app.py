@@ -137,7 +137,7 @@ class App:
         if self._server is not None:
             await self._drain(self._server)
         for device in self._devices.values():
-            await asyncio.to_thread(device.close)
+            await asyncio.to_thread(device.close, _LAST_RESPONSES_SECONDS)
         await asyncio.to_thread(self._stop_metrics)
 
     async def _drain(self, server: grpc.aio.Server) -> None:

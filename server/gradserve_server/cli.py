@@ -7,6 +7,7 @@ import sys
 import traceback
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from gradserve_server.config import load_settings
 from gradserve_server.logs import make_logger
@@ -25,6 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(arguments)
     except (ValueError, OSError) as error:
         return _refuse(_text_of(error), error, show_traceback=False)
+    if not settings.modules:
+        print("gradserve-server: modules: wanted at least one path that ends in .py, or dotted name", file=sys.stderr)
+        return BAD_START
     from gradserve_server.app import serve  # noqa: PLC0415  # a wrong setting is told before gRPC is imported
 
     try:
@@ -45,11 +49,13 @@ def _text_of(error: Exception) -> str:
     """Returns one line for a wrong setting: which, what was wrong, what was got."""
     if not isinstance(error, ValidationError):
         return str(error)
-    faults = [
-        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}, got {fault['input']!r}"
-        for fault in error.errors()
-    ]
-    return f"bad settings: {'; '.join(faults)}"
+    return f"bad settings: {'; '.join(_fault_text(fault) for fault in error.errors())}"
+
+
+def _fault_text(fault: ErrorDetails) -> str:
+    name = ".".join(str(part) for part in fault["loc"])
+    rule = "there is no such setting" if fault["type"] == "extra_forbidden" else fault["msg"]
+    return f"{name}: {rule}, got {fault['input']!r}"
 
 
 if __name__ == "__main__":

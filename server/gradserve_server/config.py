@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
     CliSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -34,8 +35,8 @@ class Settings(BaseSettings):
         cli_hide_none_type=True,
     )
 
-    modules: CliPositionalArg[list[str]] = Field(
-        default=[], description="Modules that define ops: paths that end in .py, or dotted names."
+    modules: CliPositionalArg[Annotated[list[str], NoDecode]] = Field(
+        default=[], description="Modules that define ops: paths that end in .py, or dotted names; at least one."
     )
     config: Path | None = Field(default=None, description="TOML file with settings, under the names of these options.")
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
@@ -43,7 +44,9 @@ class Settings(BaseSettings):
     metrics_host: str = Field(default="127.0.0.1", description="Address of /metrics.")
     metrics_port: Port = Field(default=9464, description="Port of /metrics; 0 lets the system choose.")
     device: str = Field(
-        default="auto", description="Device for ops that name none: auto, cpu, gpu, cpu:N or gpu:N; auto prefers a GPU."
+        default="auto",
+        pattern=r"^(auto|(cpu|gpu)(:\d+)?)$",
+        description="Device for ops that name none: auto, cpu, gpu, cpu:N or gpu:N; auto prefers a GPU.",
     )
     gpu_memory_limit_bytes: Annotated[int, Field(gt=0)] | None = Field(
         default=None, description="Memory to reserve on each GPU at once; without it memory grows as needed."
@@ -61,6 +64,12 @@ class Settings(BaseSettings):
     log_level: LogLevel = Field(default="info", description="Least level that is logged.")
     log_format: LogFormat = Field(default="json", description="json for one object a line, console for people.")
     traceback: bool = Field(default=False, description="Whether a failed start prints the traceback of its cause.")
+
+    @field_validator("modules", mode="before")
+    @classmethod
+    def _split_modules(cls, value: object) -> object:
+        """Reads the variable GRADSERVE_MODULES, which separates modules by commas."""
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @classmethod
     def settings_customise_sources(
@@ -90,8 +99,7 @@ def load_settings(arguments: list[str]) -> Settings:
     """
     _refuse_unknown_variables()
     command_line = CliSettingsSource[Settings](Settings, cli_parse_args=arguments)
-    given = command_line()
-    return Settings(**given)
+    return Settings(**command_line())
 
 
 def _config_path(*sources: PydanticBaseSettingsSource) -> Path | None:

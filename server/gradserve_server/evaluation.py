@@ -74,9 +74,9 @@ class Evaluator:
         )
 
     def _find(self, request: EvaluationRequest) -> tuple[OpVersion, Op]:
-        version = self.registry.find_loaded(request.op, request.version)
-        call = current_call()
-        call.op, call.version = version.info.name, version.info.version
+        version = self.registry.find(request.op, request.version)
+        current_call().found(version.info.name, version.info.version)
+        version.check_loaded()
         return version, version.select(request.signature, request.inputs)
 
     async def _run(self, op: Op, function: Callable[[], Any]) -> Any:

@@ -22,6 +22,19 @@ class OpVersion:
     failure: OpLoadError | None = None
     """Why it could not be loaded."""
 
+    def check_loaded(self) -> None:
+        """Refuses a version that could not be loaded.
+
+        Raises:
+            OpContractError: Reason OP_NOT_LOADED.
+        """
+        if self.failure is not None:
+            raise OpContractError(
+                f"op {quote(self.info.name)} version {self.info.version} could not be loaded: {self.info.failure}",
+                reason="OP_NOT_LOADED",
+                facts={"op": self.info.name, "cause": self.failure.cause},
+            )
+
     def select(self, key: str, inputs: Mapping[str, Array]) -> Op:
         """Returns the signature that a request means.
 
@@ -86,22 +99,6 @@ class Registry:
                 f"op {quote(name)}: no such version: wanted one of {', '.join(versions)}, got {version}",
                 reason="NO_SUCH_VERSION",
                 facts={"op": name},
-            )
-        return found
-
-    def find_loaded(self, name: str, version: int) -> OpVersion:
-        """Returns one version of an op that can be called.
-
-        Raises:
-            NotFound: As for ``find``.
-            OpContractError: It could not be loaded (OP_NOT_LOADED).
-        """
-        found = self.find(name, version)
-        if found.failure is not None:
-            raise OpContractError(
-                f"op {quote(name)} version {found.info.version} could not be loaded: {found.info.failure}",
-                reason="OP_NOT_LOADED",
-                facts={"op": name, "cause": found.failure.cause},
             )
         return found
 

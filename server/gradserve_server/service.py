@@ -39,6 +39,7 @@ class GradientService:
         """Answers ``GetOp``."""
         request = pb.GetOpRequest.FromString(data)
         found = self._ready().registry.find(request.name, request.version)
+        current_call().found(found.info.name, found.info.version)
         return pb.GetOpResponse(op=op_info_to_message(found.info)).SerializeToString()
 
     async def forward(self, data: bytes) -> bytes:

@@ -46,6 +46,10 @@ class Call:
     seconds: float = 0.0
     """How long it took, once it has ended."""
 
+    def found(self, op: str, version: int) -> None:
+        """Notes the op that the registry has for this call."""
+        self.op, self.version = op, version
+
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Times a stage, whether it ends well or not."""

@@ -40,19 +40,19 @@ def run(*arguments: str | int) -> "subprocess.CompletedProcess[str]":
 
 
 def test_start_on_a_port_in_use_is_refused_in_one_line(taken: int) -> None:
-    done = run("--port", taken, "--metrics-port", 0)
+    done = run("any.py", "--port", taken, "--metrics-port", 0)
     assert done.returncode == 2
     assert done.stderr == f"gradserve-server: cannot listen on 127.0.0.1:{taken}: Address already in use\n"
 
 
 def test_start_on_a_metrics_port_in_use_is_refused_in_one_line(taken: int) -> None:
-    done = run("--port", 0, "--metrics-port", taken)
+    done = run("any.py", "--port", 0, "--metrics-port", taken)
     assert done.returncode == 2
     assert done.stderr == f"gradserve-server: cannot serve /metrics on 127.0.0.1:{taken}: Address already in use\n"
 
 
 def test_start_on_a_host_that_is_none_is_refused_in_one_line() -> None:
-    done = run("--host", "nowhere.invalid", "--port", 0, "--metrics-port", 0)
+    done = run("any.py", "--host", "nowhere.invalid", "--port", 0, "--metrics-port", 0)
     assert done.returncode == 2
     assert done.stderr.startswith("gradserve-server: cannot listen on nowhere.invalid:0: ")
     assert done.stderr.count("\n") == 1

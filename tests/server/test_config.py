@@ -88,8 +88,8 @@ def test_settings_read_the_file_of_the_command_line_over_that_of_the_environment
     assert load_settings(["--config", write("port = 5\n")]).port == 5
 
 
-def test_settings_read_modules_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADSERVE_MODULES", '["a.py", "pkg.b"]')
+def test_settings_read_modules_from_the_environment_between_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADSERVE_MODULES", "a.py, pkg.b")
     assert load_settings([]).modules == ["a.py", "pkg.b"]
 
 
@@ -162,12 +162,16 @@ def test_bad_value_is_refused_with_setting_and_value(capsys, arguments: list[str
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("GRADSERVE_PORT", "x"), ("GRADSERVE_MODULES", "a.py"), ("GRADSERVE_BAD_OPS", "no")]
+    ("name", "value"), [("GRADSERVE_PORT", "x"), ("GRADSERVE_DEVICE", "tpu"), ("GRADSERVE_BAD_OPS", "no")]
 )
 def test_bad_value_of_a_variable_is_refused_in_one_line(capsys, monkeypatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     line = refusal(capsys)
     assert name.removeprefix("GRADSERVE_").lower() in line
+
+
+def test_server_without_modules_is_refused_in_one_line(capsys) -> None:
+    assert refusal(capsys) == ("gradserve-server: modules: wanted at least one path that ends in .py, or dotted name")
 
 
 def test_several_bad_values_are_told_at_once(capsys) -> None:

@@ -34,4 +34,4 @@ async def test_device_computes_on_a_thread_of_its_name_that_places_ops_there() -
     device = Device("cpu:0", clock=time.perf_counter)
     placed = await device.submit(lambda: (tf.constant(1.0) * 2.0).device).future
     assert placed.endswith("device:CPU:0")
-    device.close()
+    device.close(10.0)

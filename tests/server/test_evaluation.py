@@ -47,7 +47,7 @@ def registry() -> Registry:
 def device() -> Iterator[Device]:
     device = Device("cpu:0", clock=time.perf_counter)
     yield device
-    device.close()
+    device.close(10.0)
 
 
 @pytest.fixture

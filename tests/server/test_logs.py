@@ -72,6 +72,7 @@ def test_log_of_a_refused_call_has_code_reason_and_text_but_no_traceback(server,
     (line,) = lines_of(server, "log-refused")
     assert (line["level"], line["code"], line["reason"]) == ("info", "INVALID_ARGUMENT", "VALUES_REFUSED")
     assert line["error"] == str(raised.value)
+    assert line["request_bytes"] > 0
     assert "exception" not in line
 
 

@@ -155,3 +155,8 @@ def test_metrics_of_two_servers_in_one_process_are_apart(
             behaviour_server, lambda: client.vjp("square", {"x": floats(3)}), "gradserve_requests_total", op="square"
         )
     assert value(server, "gradserve_requests_total") == before
+
+
+def test_metrics_of_get_op_name_the_op_that_there_is(server: RunningServer, client: Client) -> None:
+    labels = {"op": "boom", "method": "GetOp", "code": "OK"}
+    assert growth(server, lambda: client.op("boom"), "gradserve_requests_total", **labels) == 1

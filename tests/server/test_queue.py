@@ -18,7 +18,7 @@ from gradserve_server.testing import RunningServer
 async def device() -> AsyncIterator[Device]:
     device = Device("cpu:0", clock=time.perf_counter)
     yield device
-    await asyncio.to_thread(device.close)
+    await asyncio.to_thread(device.close, 10.0)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_work_tells_how_long_it_waited_and_ran(device: Device) -> None:
 async def test_device_close_finishes_what_is_queued() -> None:
     device, ran = Device("cpu:0", clock=time.perf_counter), []
     works = [device.submit(lambda n=n: (time.sleep(0.02), ran.append(n))) for n in range(3)]
-    await asyncio.to_thread(device.close)
+    await asyncio.to_thread(device.close, 10.0)
     await asyncio.gather(*(work.future for work in works))
     assert ran == [0, 1, 2]
 

@@ -115,15 +115,15 @@ def test_failed_op_is_listed_with_its_failure_and_refuses_calls() -> None:
     registry = Registry([make()], [FAILURE])
     assert registry.find("broken", 0).info.failure == "TRACE_FAILED: why"
     with pytest.raises(OpContractError, match="version 3 could not be loaded: TRACE_FAILED: why") as raised:
-        registry.find_loaded("broken", 0)
+        registry.find("broken", 0).check_loaded()
     assert (raised.value.reason, raised.value.facts["cause"]) == ("OP_NOT_LOADED", "TRACE_FAILED")
 
 
 def test_failed_version_leaves_the_others_callable() -> None:
     registry = Registry([make("broken", 2)], [FAILURE])
-    assert registry.find_loaded("broken", 2).info.version == 2
+    assert registry.find("broken", 2).info.version == 2
     with pytest.raises(OpContractError):
-        registry.find_loaded("broken", 0)
+        registry.find("broken", 0).check_loaded()
 
 
 def test_ops_leave_out_what_could_not_be_loaded() -> None:

@@ -59,7 +59,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap(self, behaviour: Behaviour, method: str, request_id: str) -> Behaviour:
         async def wrapped(request: bytes, context: Context) -> bytes:
-            call = Call(method=method, request_id=request_id, clock=self._clock, started_at=self._clock())
+            call = Call(
+                method=method,
+                request_id=request_id,
+                clock=self._clock,
+                started_at=self._clock(),
+                request_bytes=_size(request),
+            )
             set_current_call(call)
             self._count(1)
             cause: Exception | None = None
@@ -81,7 +87,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 )
                 raise AssertionError("unreachable: abort raises") from error
             else:
-                _measure(call, request, response)
+                call.response_bytes = _size(response)
                 context.set_trailing_metadata(_trailer(call))
                 return response
             finally:
@@ -111,9 +117,9 @@ def _error_trailer(call: Call, status: status_pb2.Status) -> tuple[tuple[str, st
     return (*_trailer(call), details)
 
 
-def _measure(call: Call, request: object, response: object) -> None:
-    if isinstance(request, bytes) and isinstance(response, bytes):
-        call.request_bytes, call.response_bytes = len(request), len(response)
+def _size(message: object) -> int:
+    """Returns the bytes of our own handlers' messages; those of grpcio's handlers come decoded and count as 0."""
+    return len(message) if isinstance(message, bytes) else 0
 
 
 def _is_late(context: Context) -> bool:

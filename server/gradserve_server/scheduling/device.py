@@ -71,10 +71,10 @@ class Device:
         self._queue.put(work)
         return work
 
-    def close(self) -> None:
-        """Finishes the work that is queued and stops the thread."""
+    def close(self, timeout_seconds: float) -> None:
+        """Finishes the work that is queued and stops the thread; one that is stuck in an op ends with the process."""
         self._queue.close()
-        self._thread.join()
+        self._thread.join(timeout_seconds)
 
     def _serve(self) -> None:
         with tf.device(self.name):
