@@ -1,14 +1,16 @@
 """The asyncio twin of ``gradserve.Client``: the same surface, awaited."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import grpc
 
 from gradserve import messages
 from gradserve.base import DEFAULT, BaseClient, Timeout
 from gradserve.binding import Tensors
-from gradserve.errors import Cancelled, GradserveError
+from gradserve.errors import Cancelled, GradserveError, Unavailable
 from gradserve.messages import (
     FORWARD,
     GET_OP,
@@ -34,8 +36,11 @@ class Client(BaseClient):
 
     A client may be made anywhere; it connects in the event loop that makes the first call, and belongs to it.
     Once any asyncio client has connected, a forked child can use none: gRPC's asyncio part has a thread that a fork does
-    not copy. Start processes by spawn there, or use the blocking client.
+    not copy. A call there raises ``Unavailable`` (reason FORKED): start processes by spawn, or use the blocking client.
     """
+
+    _connected_pid: ClassVar[int | None] = None
+    """The process whose asyncio part of gRPC has started, or the parent that a fork copied it from."""
 
     def _start(self) -> None:
         super()._start()
@@ -162,9 +167,15 @@ class Client(BaseClient):
         return method.to_result(response, read_trailer(await rpc.trailing_metadata()))
 
     def _connect(self) -> grpc.aio.Channel:
-        self._restart_after_fork()
+        if Client._connected_pid not in (None, os.getpid()):
+            raise Unavailable(
+                "an asyncio client cannot be used after a fork of a process that used one, where it would hang; "
+                "start the process by spawn, or use the blocking client",
+                reason="FORKED",
+            )
         loop = asyncio.get_running_loop()
         if self._channel is None or self._loop is not loop:
+            Client._connected_pid = os.getpid()
             self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
             self._loop = loop
         return self._channel

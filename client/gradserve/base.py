@@ -1,6 +1,5 @@
 """What the blocking client and its asyncio twin share: settings, the signatures fetched so far, pickling."""
 
-import os
 from typing import Any, Final
 
 from gradserve.errors import GradserveError
@@ -38,7 +37,6 @@ class BaseClient:
 
     def _start(self) -> None:
         """Resets everything that belongs to one process; subclasses add their connection."""
-        self._pid = os.getpid()
         self._infos: dict[tuple[str, int], OpInfo] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -49,10 +47,6 @@ class BaseClient:
         """Restores the settings; the next call connects."""
         self.__dict__.update(state)
         self._start()
-
-    def _restart_after_fork(self) -> None:
-        if self._pid != os.getpid():  # a fork copies the connection but not the threads that drive it
-            self._start()
 
     def _seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, _Default) else check_timeout(timeout)

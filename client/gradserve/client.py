@@ -1,5 +1,6 @@
 """The blocking client."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -43,6 +44,7 @@ class Client(BaseClient):
 
     def _start(self) -> None:
         super()._start()
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
 
@@ -200,7 +202,8 @@ class Client(BaseClient):
         return method.to_result(response, read_trailer(rpc.trailing_metadata()))
 
     def _connect(self) -> grpc.Channel:
-        self._restart_after_fork()
+        if self._pid != os.getpid():  # a fork copies the connection but not the threads that drive it
+            self._start()
         with self._lock:
             if self._channel is None:
                 self._channel = grpc.insecure_channel(self._target, options=CHANNEL_OPTIONS)

@@ -25,8 +25,9 @@ from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, handlers_of
 from gradserve_server.warmup import warm_up
 
-if TYPE_CHECKING:
-    from gradserve_server.scheduling.device import Device  # at run time this would import TensorFlow too early
+if TYPE_CHECKING:  # at run time these would import TensorFlow too early
+    from gradserve_server.loading import Failures
+    from gradserve_server.scheduling.device import Device
 
 Result = TypeVar("Result")
 
@@ -65,8 +66,10 @@ class App:
         self._serve_metrics(settings.metrics_host, settings.metrics_port)
         self._server = await self._open(settings)
         self._logger.info("listening", host=settings.host, port=self.port, metrics_port=self.metrics_port)
-        registry = await _in_daemon_thread(self._load)
-        await self._warm_up(registry)
+        failures, loaded = await _in_daemon_thread(self._load)
+        registry = await self._warm_up(loaded, failures)
+        for failure in failures.skipped:
+            self._logger.error("op skipped", module=failure.module, op=failure.name, error=str(failure))
         self._service.evaluator = Evaluator(registry, self._submit)
         self._metrics.set_ready(True)
         await self._health.set_serving(True)
@@ -100,7 +103,7 @@ class App:
         await server.start()
         return server
 
-    def _load(self) -> Registry:
+    def _load(self) -> tuple["Failures", Registry]:
         """Imports TensorFlow and the modules and traces their ops; runs beside the event loop, so health answers."""
         # Imported here, since TensorFlow takes seconds: the port answers health checks meanwhile.
         from gradserve_server.loading import Failures, build_registry, import_modules  # noqa: PLC0415
@@ -114,18 +117,26 @@ class App:
         registry = build_registry(
             definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures
         )
-        for failure in failures.skipped:
-            self._logger.error("op skipped", module=failure.module, op=failure.name, error=str(failure))
         for name in {info.device for info in registry.infos() if info.device}:
             self._devices[name] = device.Device(name, clock=time.perf_counter)
-        return registry
+        return failures, registry
 
-    async def _warm_up(self, registry: Registry) -> None:
+    async def _warm_up(self, registry: Registry, failures: "Failures") -> Registry:
+        """Runs each op once; returns the registry without those that failed on an example of their author's.
+
+        Raises:
+            OpLoadError: An op failed on an example of its author's, and failures are not skipped.
+        """
         for op in registry.ops():
             try:
                 await self._submit(op.device, functools.partial(warm_up, op)).future
-            except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
-                self._logger.warning("warm-up failed", op=op.name, error=f"{type(error).__name__}: {error}"[:500])
+            except Exception as error:  # an op may raise anything
+                text = f"{type(error).__name__}: {error}"[:500]
+                if op.example_is_given:
+                    failures.add(op.failure(f"it failed on its own example: {text}", "WARM_UP_FAILED"))
+                else:  # drawn inputs need not be valid for every op: Cholesky of ones, say
+                    self._logger.warning("warm-up failed", op=op.name, error=text)
+        return Registry(registry.ops(), failures.skipped)
 
     def _submit(self, device: str, function: Callable[[], Any]) -> Work:
         return self._devices[device].submit(function)

@@ -65,7 +65,7 @@ def build_registry(
             for op in _trace(definition, module, device_of):
                 key = (op.name, op.version, op.signature.key)
                 if key in ops:
-                    raise _duplicate(op, module)
+                    raise _duplicate(op)
                 ops[key] = op
         except OpLoadError as error:
             failures.add(error)
@@ -82,12 +82,9 @@ def _trace(definition: OpDefinition, module: str, device_of: Callable[[str | Non
     return trace(definition, module=module, device=device)
 
 
-def _duplicate(op: Op, module: str) -> OpLoadError:
-    return OpLoadError(
+def _duplicate(op: Op) -> OpLoadError:
+    return op.failure(
         f"version {op.version}, signature {op.signature.key!r} is registered twice; "
         "give one of them another name, version or signature key",
-        module=module,
-        cause="DUPLICATE_NAME",
-        name=op.name,
-        version=op.version,
+        "DUPLICATE_NAME",
     )

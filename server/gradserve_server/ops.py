@@ -178,6 +178,28 @@ class Program(Protocol):
         ...
 
 
+class OpLoadError(Exception):
+    """An op or its module could not be loaded. ``str()`` is one line that names module, op and cause."""
+
+    def __init__(self, text: str, *, module: str, cause: str, name: str = "", version: int = 0) -> None:
+        """Describes the failure.
+
+        Args:
+            text: What went wrong, in one line.
+            module: The module, as the operator named it.
+            cause: Kind of the failure, in UPPER_SNAKE_CASE, such as "UNSUPPORTED_KIND".
+            name: Name of the op; empty if the module as a whole failed.
+            version: Version of the op.
+        """
+        self.text = " ".join(text.split())
+        self.module = module
+        self.cause = cause
+        self.name = name
+        self.version = version
+        op_part = f", op {name!r}" if name else ""
+        super().__init__(f"module {module!r}{op_part}: {cause}: {self.text}")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One signature of one version of an op, traced and ready to run."""
@@ -204,27 +226,13 @@ class Op:
     """Its traced functions."""
     example: Sequence[Array]
     """Inputs in order, for warm-up: the author's, or drawn."""
+    example_is_given: bool
+    """Whether the author gave the example, so that an op which fails on it is wrong."""
+    module: str
+    """Module that defines it, as the operator named it."""
     no_vjp: str = ""
     """Why it has no backward pass; empty if it has one."""
 
-
-class OpLoadError(Exception):
-    """An op or its module could not be loaded. ``str()`` is one line that names module, op and cause."""
-
-    def __init__(self, text: str, *, module: str, cause: str, name: str = "", version: int = 0) -> None:
-        """Describes the failure.
-
-        Args:
-            text: What went wrong, in one line.
-            module: The module, as the operator named it.
-            cause: Kind of the failure, in UPPER_SNAKE_CASE, such as "UNSUPPORTED_KIND".
-            name: Name of the op; empty if the module as a whole failed.
-            version: Version of the op.
-        """
-        self.text = " ".join(text.split())
-        self.module = module
-        self.cause = cause
-        self.name = name
-        self.version = version
-        op_part = f", op {name!r}" if name else ""
-        super().__init__(f"module {module!r}{op_part}: {cause}: {self.text}")
+    def failure(self, text: str, cause: str) -> OpLoadError:
+        """Returns the error that says why this op cannot be served; see ``OpLoadError``."""
+        return OpLoadError(text, module=self.module, cause=cause, name=self.name, version=self.version)

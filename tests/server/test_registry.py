@@ -36,6 +36,8 @@ def make(name: str = "square", version: int = 1, key: str = "serving_default", d
         fingerprint=f"{name}{version}{key}",
         program=Unused(),
         example=[],
+        example_is_given=False,
+        module="ops.py",
     )
 
 

@@ -1,14 +1,21 @@
 """Warm-up: examples that the author gave or that are drawn, and one run of both passes."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from tests.server.helpers import VECTOR, trace_one
 
 from gradserve.dtypes import dtype_named
-from gradserve.errors import InvalidRequest
+from gradserve.errors import InvalidRequest, OpContractError
 from gradserve.signature import TensorSpec
+from gradserve_server.ops import OpLoadError
+from gradserve_server.testing import RunningServer, running_server
 from gradserve_server.warmup import example_inputs, warm_up
+
+BAD_EXAMPLE = Path(__file__).with_name("ops_bad_example.py")
 
 
 def spec(dtype: str, *shape: int | None) -> dict[str, TensorSpec]:
@@ -55,3 +62,24 @@ def test_warm_up_runs_forward_and_vjp_once_each() -> None:
 
 def test_warm_up_of_an_op_without_backward_runs_forward_alone() -> None:
     warm_up(trace_one(tf.shape, inputs={"input": VECTOR}))
+
+
+def test_op_that_fails_on_its_own_example_stops_the_start() -> None:
+    said = "op 'beyond': WARM_UP_FAILED: it failed on its own example: .*indices = 9"
+    with pytest.raises(OpLoadError, match=said) as raised, running_server(str(BAD_EXAMPLE)):
+        pass
+    assert (raised.value.name, raised.value.cause) == ("beyond", "WARM_UP_FAILED")
+
+
+def test_op_that_fails_on_its_own_example_is_skipped_where_bad_ops_are(serve: Callable[..., RunningServer]) -> None:
+    with serve(BAD_EXAMPLE, bad_ops="skip").client() as client:
+        assert client.op("beyond").failure.startswith("WARM_UP_FAILED")
+        with pytest.raises(OpContractError) as raised:
+            client.forward("beyond", {"index": np.int32(0)})
+        assert raised.value.facts["cause"] == "WARM_UP_FAILED"
+
+
+def test_op_that_fails_on_drawn_inputs_alone_is_served(serve: Callable[..., RunningServer]) -> None:
+    with serve(BAD_EXAMPLE, bad_ops="skip").client() as client:
+        assert client.forward("before", {"index": np.int32(2)}).output == 2.0
+        assert client.vjp("well", 1.0).gradient == 2.0

@@ -6,6 +6,7 @@ import sys
 
 from gradserve import Client
 from gradserve.aio import Client as AsyncClient
+from gradserve.errors import Unavailable
 
 
 def square(client: Client, x: float) -> tuple[float, float]:
@@ -37,5 +38,19 @@ def fork_and_call(target: str) -> None:
     print("after", square(client, 5.0), flush=True)
 
 
+def fork_and_call_async(target: str) -> None:
+    """Calls by the asyncio client, forks, and calls in the child and then again in the parent; prints what came."""
+    print("before", square_async(AsyncClient(target), 3.0), flush=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            print("child", square_async(AsyncClient(target), 4.0), flush=True)
+        except Unavailable as error:
+            print("child", error.reason, flush=True)
+        os._exit(0)
+    print("status", os.waitpid(child, 0)[1], flush=True)
+    print("after", square_async(AsyncClient(target), 5.0), flush=True)
+
+
 if __name__ == "__main__":
-    fork_and_call(sys.argv[1])
+    {"blocking": fork_and_call, "asyncio": fork_and_call_async}[sys.argv[1]](sys.argv[2])

@@ -162,6 +162,12 @@ def _change_bytes(rng: random.Random, message: pb.VjpRequest | pb.ForwardRequest
     tensor.data = rng.choice([rng.randbytes(len(tensor.data)), tensor.data[:-1], tensor.data + b"\x00", b""])
 
 
+def _break_bools(rng: random.Random, message: pb.VjpRequest | pb.ForwardRequest) -> None:
+    for tensor in message.inputs:
+        if tensor.dtype == tensor_pb2.DATA_TYPE_BOOL:
+            tensor.data = bytes([rng.randrange(2, 256)])
+
+
 def _change_strings(rng: random.Random, message: pb.VjpRequest | pb.ForwardRequest) -> None:
     _tensor(rng, message).strings[:] = [rng.randbytes(3) for _ in range(rng.randrange(3))]
 
@@ -203,6 +209,7 @@ _EVALUATION_MUTATIONS = (
     _empty,
     _reshape,
     _change_bytes,
+    _break_bools,
     _change_strings,
     _repeat,
     _drop,

@@ -115,6 +115,8 @@ class _Tracer:
                 output_count=len(outputs),
             ),
             example=self._example(signature),
+            example_is_given=bool(self.definition.example),
+            module=self.module,
             no_vjp=no_vjp,
         )
 
