@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, cast
 
 import grpc
 
 from gradserve import messages
-from gradserve.base import DEFAULT, BaseClient, Timeout
+from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout
 from gradserve.binding import Tensors
 from gradserve.errors import Cancelled, GradserveError, Unavailable
 from gradserve.messages import (
@@ -17,7 +17,6 @@ from gradserve.messages import (
     HEALTH_CHECK,
     LIST_OPS,
     VJP,
-    AnyForwardResult,
     Method,
     OpCall,
     Request,
@@ -27,7 +26,7 @@ from gradserve.messages import (
 )
 from gradserve.op_info import OpInfo
 from gradserve.results import ForwardResult, VjpResult
-from gradserve.transport import CHANNEL_OPTIONS, Budget, error_of_rpc, read_trailer, request_metadata
+from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
 from gradserve.v1 import gradient_service_pb2 as pb
 
 
@@ -86,7 +85,7 @@ class Client(BaseClient):
     ) -> ForwardResult:
         """Evaluates an op, as ``gradserve.Client.forward`` does."""
         call = OpCall(op=op, inputs=inputs, version=version, signature=signature, seed=seed)
-        return await self._evaluate(FORWARD, call, messages.forward_request, timeout, request_id)
+        return await self._run(self._evaluation(FORWARD, call, messages.forward_request, timeout, request_id))
 
     async def vjp(
         self,
@@ -117,35 +116,27 @@ class Client(BaseClient):
             variable_gradients=variable_gradients,
             unconnected=unconnected,
         )
-        return await self._evaluate(VJP, call, messages.vjp_request, timeout, request_id)
+        return await self._run(self._evaluation(VJP, call, messages.vjp_request, timeout, request_id))
 
-    async def _evaluate(
-        self,
-        method: Method[Request, Response, AnyForwardResult],
-        call: OpCall,
-        build: Callable[[OpCall, OpInfo | None], Request],
-        timeout: Timeout,
-        request_id: str | None,
-    ) -> AnyForwardResult:
-        budget = Budget(self._seconds(timeout))
-        info = self._known_info(call)
-        if info is None and call.needs_info():
-            wanted = pb.GetOpRequest(name=call.op, version=call.version)
-            info = self._learn(call, await self._call(GET_OP, wanted, budget.remaining_seconds(), request_id))
+    async def _run(self, steps: Generator[Rpc, Any, Result]) -> Result:
+        """Sends the RPCs that a generator of the base class yields, and returns what it returns."""
         try:
-            request = build(call, info)  # may fail by signatures that the server no longer has
-            result = await self._call(method, request, budget.remaining_seconds(), request_id)
-        except GradserveError as error:
-            self._settle(call, error)
-            raise
-        self._settle(call, result)
-        return result
+            rpc = next(steps)
+            while True:
+                try:
+                    result = await self._call(*rpc)
+                except GradserveError as error:
+                    rpc = steps.throw(error)
+                else:
+                    rpc = steps.send(result)
+        except StopIteration as end:
+            return cast("Result", end.value)
 
     async def _call(
         self,
         method: Method[Request, Response, Result],
         request: Request,
-        timeout: Timeout,
+        timeout: Timeout = DEFAULT,
         request_id: str | None = None,
     ) -> Result:
         metadata = request_metadata(request_id)

@@ -1,12 +1,18 @@
-"""What the blocking client and its asyncio twin share: settings, the signatures fetched so far, pickling."""
+"""What the blocking client and its asyncio twin share: settings, pickling, and which RPCs a call needs.
 
-from typing import Any, Final
+``BaseClient`` yields RPCs and takes their results; the twins differ in how they send one.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
 
 from gradserve.errors import GradserveError
-from gradserve.messages import OpCall
+from gradserve.messages import GET_OP, AnyForwardResult, Method, OpCall
 from gradserve.op_info import OpInfo
-from gradserve.results import ForwardResult
-from gradserve.transport import check_timeout
+from gradserve.transport import Budget, check_timeout
+from gradserve.v1 import gradient_service_pb2 as pb
 
 
 class _Default:
@@ -19,6 +25,19 @@ class _Default:
 DEFAULT: Final = _Default()
 Timeout = float | None | _Default
 """Seconds; None for no deadline; DEFAULT for the client's own."""
+
+
+class Rpc(NamedTuple):
+    """One RPC to send."""
+
+    method: Method[Any, Any, Any]
+    """Which."""
+    request: Message
+    """Its message."""
+    timeout: Timeout = DEFAULT
+    """Its deadline."""
+    request_id: str | None = None
+    """Its id, None for a new one."""
 
 
 class BaseClient:
@@ -51,16 +70,32 @@ class BaseClient:
     def _seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, _Default) else check_timeout(timeout)
 
-    def _known_info(self, call: OpCall) -> OpInfo | None:
-        return self._infos.get((call.op, call.version))
+    def _evaluation(
+        self,
+        method: Method[Any, Any, AnyForwardResult],
+        call: OpCall,
+        build: Callable[[OpCall, OpInfo | None], Message],
+        timeout: Timeout,
+        request_id: str | None,
+    ) -> Generator["Rpc", Any, AnyForwardResult]:
+        """Yields the RPCs that a call of an op needs, takes their results, and returns the last one.
 
-    def _learn(self, call: OpCall, info: OpInfo) -> OpInfo:
-        return self._infos.setdefault((call.op, call.version), info)
-
-    def _settle(self, call: OpCall, outcome: ForwardResult | GradserveError) -> None:
-        """Forgets an op's signatures if another graph answered than the one they describe, or if the call failed."""
-        info = self._known_info(call)
-        if info is None:
-            return
-        if isinstance(outcome, GradserveError) or outcome.fingerprint != info.fingerprint:
-            self._infos.pop((call.op, call.version), None)
+        An op's signatures are fetched if the call needs them and they are not known. They are forgotten if another graph
+        answers than the one that they describe, or if the call fails, which may be because of them.
+        """
+        budget = Budget(self._seconds(timeout))
+        key = (call.op, call.version)
+        info = self._infos.get(key)
+        if info is None and call.needs_info():
+            wanted = pb.GetOpRequest(name=call.op, version=call.version)
+            info = yield Rpc(GET_OP, wanted, budget.remaining_seconds(), request_id)
+            self._infos[key] = info
+        try:
+            request = build(call, info)
+            result: AnyForwardResult = yield Rpc(method, request, budget.remaining_seconds(), request_id)
+        except GradserveError:
+            self._infos.pop(key, None)
+            raise
+        if info is not None and info.fingerprint != result.fingerprint:
+            self._infos.pop(key, None)
+        return result
