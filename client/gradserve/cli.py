@@ -60,6 +60,7 @@ def run_vjp(client: Client, options: argparse.Namespace) -> int:
         output_gradients or None,
         differentiate=options.differentiate,
         unconnected=options.unconnected,
+        variable_gradients=options.variables,
         version=options.version,
         signature=options.signature,
     )
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_call(vjp, "inputs, such as x=[[1,2]] or x=@file.npy, and output gradients, such as dy=1 or d:output=@dy.npy")
     vjp.add_argument("--differentiate", action="append", metavar="INPUT", help="input whose gradient is wanted; repeat")
     vjp.add_argument("--unconnected", choices=("none", "zero"), default="none", help="what a missing gradient becomes")
+    vjp.add_argument("--variables", action="store_true", help="ask for the gradients of the op's variables too")
     health = _command(commands, "health", run_health, "say whether a server is serving")
     health.add_argument("service", nargs="?", default="", help="full name of a service; the whole server if absent")
     return parser

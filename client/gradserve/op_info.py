@@ -3,7 +3,14 @@
 import dataclasses
 from collections.abc import Mapping
 
-from gradserve.signature import Signature, signature_from_message, signature_to_message
+from gradserve.signature import (
+    Signature,
+    TensorSpec,
+    signature_from_message,
+    signature_to_message,
+    spec_from_message,
+    spec_to_message,
+)
 from gradserve.v1 import op_pb2
 
 _KIND_NAMES = {number: name.removeprefix("GRADIENT_KIND_").lower() for name, number in op_pb2.GradientKind.items()}
@@ -31,6 +38,8 @@ class OpInfo:
     """Device that computes it, such as "cpu:0"; empty if it could not be loaded."""
     fingerprint: str
     """Hexadecimal digest of graph and signatures; empty if it could not be loaded."""
+    variables: Mapping[str, TensorSpec] = dataclasses.field(default_factory=dict)
+    """Variables that it reads, by name; the differentiable ones are the trainable ones."""
     failure: str = ""
     """Why it could not be loaded; empty if it is ready."""
 
@@ -49,6 +58,7 @@ def op_info_to_message(info: OpInfo) -> op_pb2.Op:
         fingerprint=info.fingerprint,
         state=op_pb2.OP_STATE_FAILED if info.failure else op_pb2.OP_STATE_READY,
         failure=info.failure,
+        variables=[spec_to_message(spec) for spec in info.variables.values()],
     )
 
 
@@ -65,4 +75,5 @@ def op_info_from_message(message: op_pb2.Op) -> OpInfo:
         device=message.device,
         fingerprint=message.fingerprint,
         failure=message.failure,
+        variables={spec.name: spec_from_message(spec) for spec in message.variables},
     )

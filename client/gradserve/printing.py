@@ -38,14 +38,14 @@ class Printer:
 
     def result(self, result: ForwardResult | VjpResult) -> None:
         """Prints outputs and gradients."""
-        gradients = result.input_gradients if isinstance(result, VjpResult) else {}
         if self.as_json:
             self._json(_result_as_json(result))
             return
         rows = [("output", name, *_describe(array)) for name, array in result.outputs.items()]
-        for name, array in gradients.items():
-            shown = _describe(array) if array is not None else ("", "", _status(result, name))
-            rows.append(("gradient", name, *shown))
+        for kind, gradients in _gradients(result).items():
+            for name, array in gradients.items():
+                shown = _describe(array) if array is not None else ("", "", _status(result, name))
+                rows.append((kind, name, *shown))
         self._table(("kind", "name", "dtype", "shape", "value"), rows)
 
     def health(self, service: str, status: str) -> None:
@@ -61,6 +61,8 @@ class Printer:
             self._line(f"  could not be loaded: {info.failure}")
         for line in info.documentation.splitlines():
             self._line(f"  {line}".rstrip())
+        for spec in info.variables.values():
+            self._line(f"  variable {spec.name}: {_spec_text(spec)}")
         for signature in info.signatures.values():
             self._line(f"  signature {signature.key}")
             for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
@@ -81,6 +83,12 @@ class Printer:
 
     def _line(self, text: str) -> None:
         print(text, file=self.stream)
+
+
+def _gradients(result: ForwardResult | VjpResult) -> dict[str, Mapping[str, Array | None]]:
+    if not isinstance(result, VjpResult):
+        return {}
+    return {"gradient": result.input_gradients, "variable gradient": result.variable_gradients}
 
 
 def _first_line(info: OpInfo) -> str:
@@ -113,6 +121,7 @@ def _op_as_json(info: OpInfo) -> dict[str, Any]:
         "device": info.device,
         "fingerprint": info.fingerprint,
         "failure": info.failure,
+        "variables": _specs_as_json(info.variables),
         "signatures": {
             key: {"inputs": _specs_as_json(s.inputs), "outputs": _specs_as_json(s.outputs)}
             for key, s in info.signatures.items()
@@ -136,6 +145,7 @@ def _result_as_json(result: ForwardResult | VjpResult) -> dict[str, Any]:
     }
     if isinstance(result, VjpResult):
         value["input_gradients"] = {name: _array_as_json(array) for name, array in result.input_gradients.items()}
+        value["variable_gradients"] = {n: _array_as_json(array) for n, array in result.variable_gradients.items()}
         value["status"] = dict(result.status)
     return value
 

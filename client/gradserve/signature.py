@@ -172,8 +172,8 @@ def signature_to_message(signature: Signature) -> op_pb2.Signature:
     """Inverse of ``signature_from_message``."""
     return op_pb2.Signature(
         key=signature.key,
-        inputs=[_spec_to_message(spec) for spec in signature.inputs.values()],
-        outputs=[_spec_to_message(spec) for spec in signature.outputs.values()],
+        inputs=[spec_to_message(spec) for spec in signature.inputs.values()],
+        outputs=[spec_to_message(spec) for spec in signature.outputs.values()],
         batch_axes=dict(signature.batch_axes),
     )
 
@@ -182,13 +182,14 @@ def signature_from_message(message: op_pb2.Signature) -> Signature:
     """Inverse of ``signature_to_message``."""
     return Signature(
         key=message.key,
-        inputs={spec.name: _spec_from_message(spec) for spec in message.inputs},
-        outputs={spec.name: _spec_from_message(spec) for spec in message.outputs},
+        inputs={spec.name: spec_from_message(spec) for spec in message.inputs},
+        outputs={spec.name: spec_from_message(spec) for spec in message.outputs},
         batch_axes=dict(message.batch_axes),
     )
 
 
-def _spec_to_message(spec: TensorSpec) -> tensor_pb2.TensorSpec:
+def spec_to_message(spec: TensorSpec) -> tensor_pb2.TensorSpec:
+    """Inverse of ``spec_from_message``."""
     return tensor_pb2.TensorSpec(
         name=spec.name,
         dtype=spec.dtype.wire,
@@ -198,7 +199,12 @@ def _spec_to_message(spec: TensorSpec) -> tensor_pb2.TensorSpec:
     )
 
 
-def _spec_from_message(message: tensor_pb2.TensorSpec) -> TensorSpec:
+def spec_from_message(message: tensor_pb2.TensorSpec) -> TensorSpec:
+    """Inverse of ``spec_to_message``.
+
+    Raises:
+        InvalidRequest: The dtype is not one that this client knows (UNKNOWN_DTYPE).
+    """
     dtype = dtype_on_wire(message.dtype)
     if dtype is None:
         raise InvalidRequest(

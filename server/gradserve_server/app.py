@@ -128,6 +128,8 @@ class App:
             OpLoadError: An op failed on an example of its author's, and failures are not skipped.
         """
         for op in registry.ops():
+            if op.stateful:  # a run would change what the first caller finds
+                continue
             try:
                 await self._submit(op.device, functools.partial(warm_up, op)).future
             except Exception as error:  # an op may raise anything

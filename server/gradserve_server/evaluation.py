@@ -4,18 +4,19 @@ TensorFlow checks neither the output gradients that it is given nor the gradient
 are checked here, on every path.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradserve.errors import InvalidRequest, OpContractError, quote
-from gradserve.signature import TensorSpec, shape_mismatch
+from gradserve.signature import Shape, TensorSpec, shape_mismatch
 from gradserve.tensors import Array
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve_server.ops import Op
 from gradserve_server.registry import OpVersion, Registry
-from gradserve_server.requests import Evaluation, EvaluationRequest, InputGradient
+from gradserve_server.requests import Evaluation, EvaluationRequest, MaybeGradient
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.telemetry import current_call
 
@@ -59,8 +60,10 @@ class Evaluator:
         given = signature.output_gradients_in_order(request.output_gradients, op.name)
         _check_has_vjp(op)
         upstream = fill_missing(given, signature.outputs)
+        with_variables = request.variable_gradients and bool(op.connected_variables)
         try:
-            outputs, gradients = await self._run(op, lambda: op.program.vjp(inputs, upstream))
+            run = functools.partial(op.program.vjp, inputs, upstream, with_variables=with_variables)
+            outputs, gradients = await self._run(op, run)
         except InvalidRequest:
             await self._blame_output_gradients(op, inputs, request.output_gradients)
             raise
@@ -70,7 +73,8 @@ class Evaluator:
             version=op.version,
             fingerprint=version.info.fingerprint,
             outputs=named_outputs,
-            input_gradients=name_gradients(op, inputs, gradients, request),
+            input_gradients=name_input_gradients(op, inputs, gradients, request),
+            variable_gradients=name_variable_gradients(op, gradients, request) if request.variable_gradients else {},
         )
 
     def _find(self, request: EvaluationRequest) -> tuple[OpVersion, Op]:
@@ -130,49 +134,75 @@ def check_output_gradient_shapes(
             raise shape_mismatch(place, wanted=f"{outputs[name].shape}, the shape of the output", got=gradient.shape)
 
 
-def name_gradients(
+def name_input_gradients(
     op: Op, inputs: Sequence[Array], gradients: Sequence[Array], request: EvaluationRequest
-) -> dict[str, InputGradient]:
+) -> dict[str, MaybeGradient]:
     """Returns the gradient of each input asked for, having checked all of them against their inputs.
 
     Args:
         op: The op.
         inputs: Its inputs, in order.
-        gradients: A gradient for each differentiable input, in order.
+        gradients: What its program returned: a gradient for each differentiable input, in order, and maybe more.
         request: What was asked for.
 
     Raises:
         OpContractError: A gradient has another shape or dtype than its input.
     """
     remaining = iter(gradients)
-    named: dict[str, InputGradient] = {}
+    named: dict[str, MaybeGradient] = {}
     for (name, spec), array in zip(op.signature.inputs.items(), inputs, strict=True):
         gradient = next(remaining) if spec.differentiable else None
         if gradient is not None:
-            _check_gradient(op, name, gradient, array)
+            _check_gradient(op, ("input", name), gradient, array.shape, array.dtype)
         if not request.differentiate or name in request.differentiate:
-            named[name] = _name_gradient(gradient, spec, array, request.zero_unconnected)
+            named[name] = _wrap(gradient, spec, array.shape, zero_unconnected=request.zero_unconnected)
     return named
 
 
-def _name_gradient(gradient: Array | None, spec: TensorSpec, array: Array, zero_unconnected: bool) -> InputGradient:
+def name_variable_gradients(op: Op, gradients: Sequence[Array], request: EvaluationRequest) -> dict[str, MaybeGradient]:
+    """Returns the gradient of each trainable variable, having checked it against the variable.
+
+    Args:
+        op: The op.
+        gradients: What its program returned: one for each differentiable input, then one for each connected variable.
+        request: What was asked for.
+
+    Raises:
+        OpContractError: A gradient has another shape or dtype than its variable.
+    """
+    remaining = iter(gradients[sum(spec.differentiable for spec in op.signature.inputs.values()) :])
+    named: dict[str, MaybeGradient] = {}
+    for name, spec in op.variables.items():
+        if not spec.differentiable:
+            continue
+        gradient = next(remaining) if name in op.connected_variables else None
+        shape = tuple(size or 0 for size in spec.shape or ()) if gradient is None else gradient.shape
+        if gradient is not None:
+            wanted = shape if spec.accepts_shape(shape) else spec.shape
+            _check_gradient(op, ("variable", name), gradient, wanted, spec.dtype.numpy)
+        named[name] = _wrap(gradient, spec, shape, zero_unconnected=request.zero_unconnected)
+    return named
+
+
+def _wrap(gradient: Array | None, spec: TensorSpec, shape: tuple[int, ...], *, zero_unconnected: bool) -> MaybeGradient:
     if gradient is not None:
-        return InputGradient(status=pb.GRADIENT_STATUS_DENSE, array=gradient)
+        return MaybeGradient(status=pb.GRADIENT_STATUS_DENSE, array=gradient)
     if not spec.dtype.is_differentiable:
-        return InputGradient(status=pb.GRADIENT_STATUS_NOT_DIFFERENTIABLE)
+        return MaybeGradient(status=pb.GRADIENT_STATUS_NOT_DIFFERENTIABLE)
     if zero_unconnected:
-        return InputGradient(status=pb.GRADIENT_STATUS_DENSE, array=np.zeros_like(array))
-    return InputGradient(status=pb.GRADIENT_STATUS_UNCONNECTED)
+        return MaybeGradient(status=pb.GRADIENT_STATUS_DENSE, array=np.zeros(shape, spec.dtype.numpy))
+    return MaybeGradient(status=pb.GRADIENT_STATUS_UNCONNECTED)
 
 
-def _check_gradient(op: Op, name: str, gradient: Array, array: Array) -> None:
-    for what, wanted, got in (("shape", array.shape, gradient.shape), ("dtype", array.dtype, gradient.dtype)):
+def _check_gradient(op: Op, place: tuple[str, str], gradient: Array, shape: Shape, dtype: Any) -> None:
+    kind, name = place
+    for what, wanted, got in (("shape", shape, gradient.shape), ("dtype", dtype, gradient.dtype)):
         if got != wanted:
             raise OpContractError(
-                f"op {quote(op.name)}: its gradient function must return a gradient of input {quote(name)} in that "
-                f"input's {what}: wanted {wanted}, got {got}; the fault is in the op, not in the request",
+                f"op {quote(op.name)}: its gradient function must return a gradient of {kind} {quote(name)} in its {what}: "
+                f"wanted {wanted}, got {got}; the fault is in the op, not in the request",
                 reason=f"GRADIENT_{what.upper()}_MISMATCH",
-                facts={"op": op.name, "input": name, "wanted": str(wanted), "got": str(got)},
+                facts={"op": op.name, kind: name, "wanted": str(wanted), "got": str(got)},
             )
 
 

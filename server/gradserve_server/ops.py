@@ -9,10 +9,10 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from gradserve.signature import DEFAULT_KEY, Signature
+from gradserve.signature import DEFAULT_KEY, Signature, TensorSpec
 from gradserve.tensors import Array
 
 GradientKind = Literal["exact", "surrogate", "unchecked"]
@@ -169,11 +169,13 @@ class Program(Protocol):
         """Evaluates the op: inputs in the signature's order, outputs in the signature's order."""
         ...
 
-    def vjp(self, inputs: Sequence[Array], output_gradients: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    def vjp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], *, with_variables: bool = False
+    ) -> tuple[list[Array], list[Array]]:
         """Evaluates the op and pulls back ``output_gradients``, one per differentiable output.
 
         A rank-0 output gradient stands for that value in every element. Returns the outputs, and one gradient per
-        differentiable input.
+        differentiable input, followed by one per connected variable if they are asked for.
         """
         ...
 
@@ -222,6 +224,10 @@ class Op:
     """Device that computes it, such as "cpu:0"."""
     fingerprint: str
     """Hexadecimal digest of its graphs."""
+    variables: Mapping[str, TensorSpec]
+    """Variables that it reads, by name; the differentiable ones are the trainable ones."""
+    connected_variables: Collection[str]
+    """The variables that ``Program.vjp`` returns gradients for when asked."""
     program: Program
     """Its traced functions."""
     example: Sequence[Array]

@@ -114,6 +114,7 @@ def _info(ops: list[Op]) -> OpInfo:
         gradient=first.gradient,
         elementwise=first.elementwise,
         stateful=first.stateful,
+        variables={name: spec for op in ops for name, spec in op.variables.items()},
         device=first.device,
         fingerprint=hashlib.sha256(digests.encode()).hexdigest()[:32],
     )

@@ -30,13 +30,15 @@ class EvaluationRequest:
     """Output gradients by name of the output."""
     differentiate: Sequence[str] = ()
     """Inputs whose gradients are wanted, empty for all."""
+    variable_gradients: bool = False
+    """Whether gradients of the variables are wanted."""
     zero_unconnected: bool = False
     """Whether zeros stand for the gradient of an input that no output depends on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class InputGradient:
-    """The gradient of one input, or why there is none."""
+class MaybeGradient:
+    """The gradient of one input or variable, or why there is none."""
 
     status: pb.GradientStatus
     """Whether there is one."""
@@ -54,8 +56,10 @@ class Evaluation:
     """Fingerprint of that version."""
     outputs: Mapping[str, Array]
     """Outputs by name, in order."""
-    input_gradients: Mapping[str, InputGradient] = dataclasses.field(default_factory=dict)
+    input_gradients: Mapping[str, MaybeGradient] = dataclasses.field(default_factory=dict)
     """Gradients by name of the input, in order."""
+    variable_gradients: Mapping[str, MaybeGradient] = dataclasses.field(default_factory=dict)
+    """Gradients by name of the variable, in order; empty if they were not asked for."""
 
 
 def decode_forward(data: bytes) -> EvaluationRequest:
@@ -89,6 +93,7 @@ def decode_vjp(data: bytes) -> EvaluationRequest:
         inputs=_decode_all(message.inputs, "input"),
         output_gradients=_decode_all(message.output_gradients, "output gradient"),
         differentiate=list(message.differentiate),
+        variable_gradients=message.variable_gradients,
         zero_unconnected=message.unconnected == pb.UNCONNECTED_GRADIENTS_ZERO,
     )
 
@@ -105,6 +110,7 @@ def encode_vjp(evaluation: Evaluation) -> bytes:
     return pb.VjpResponse(
         outputs=_encode_all(evaluation.outputs),
         input_gradients=[_encode_gradient(name, g) for name, g in evaluation.input_gradients.items()],
+        variable_gradients=[_encode_gradient(name, g) for name, g in evaluation.variable_gradients.items()],
         version=evaluation.version,
         fingerprint=evaluation.fingerprint,
     ).SerializeToString()
@@ -113,7 +119,7 @@ def encode_vjp(evaluation: Evaluation) -> bytes:
 def _refuse_unserved(message: pb.ForwardRequest | pb.VjpRequest) -> None:
     unserved = ["seed"] if message.HasField("seed") else []
     if isinstance(message, pb.VjpRequest):
-        unserved += [name for name in ("stack", "variable_gradients") if getattr(message, name)]
+        unserved += [name for name in ("stack",) if getattr(message, name)]
     if unserved:
         raise Unsupported(
             f"{', '.join(unserved)}: not served by this version of the server; leave it unset",
@@ -154,6 +160,6 @@ def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:
     return [encode(array, name) for name, array in arrays.items()]
 
 
-def _encode_gradient(name: str, gradient: InputGradient) -> pb.Gradient:
+def _encode_gradient(name: str, gradient: MaybeGradient) -> pb.Gradient:
     tensor = None if gradient.array is None else encode(gradient.array, name)
     return pb.Gradient(name=name, status=gradient.status, tensor=tensor)

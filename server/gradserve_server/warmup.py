@@ -12,7 +12,7 @@ from gradserve_server.ops import Op
 
 
 def warm_up(op: Op) -> None:
-    """Runs both passes of an op on its example; to be called on the thread of the op's device.
+    """Runs each trace of an op on its example; to be called on the thread of the op's device.
 
     Raises:
         Exception: Whatever the op raises on that example, which need not mean that the op is wrong.
@@ -21,7 +21,10 @@ def warm_up(op: Op) -> None:
     if not op.no_vjp:
         outputs = op.signature.outputs
         differentiable = [spec for spec in outputs.values() if spec.differentiable]
-        op.program.vjp(op.example, fill_missing([None] * len(differentiable), outputs))
+        output_gradients = fill_missing([None] * len(differentiable), outputs)
+        op.program.vjp(op.example, output_gradients)
+        if op.connected_variables:
+            op.program.vjp(op.example, output_gradients, with_variables=True)
 
 
 def example_inputs(specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> Sequence[Array]:

@@ -23,6 +23,12 @@ def surrogates(serve: Callable[..., RunningServer]) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture
+def variables(serve: Callable[..., RunningServer]) -> Iterator[Client]:
+    with serve(OPS / "variables.py").client() as client:
+        yield client
+
+
 @pytest.fixture(scope="session")
 def requests_server(serve: Callable[..., RunningServer]) -> RunningServer:
     return serve(OPS / "requests.py")

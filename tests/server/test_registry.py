@@ -35,6 +35,8 @@ def make(name: str = "square", version: int = 1, key: str = "serving_default", d
         device="cpu:0",
         fingerprint=f"{name}{version}{key}",
         program=Unused(),
+        variables={},
+        connected_variables=(),
         example=[],
         example_is_given=False,
         module="ops.py",

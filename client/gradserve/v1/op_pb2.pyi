@@ -48,7 +48,7 @@ class Signature(_message.Message):
     def __init__(self, key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., batch_axes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ("name", "version", "documentation", "signatures", "gradient", "elementwise", "stateful", "device", "fingerprint", "state", "failure")
+    __slots__ = ("name", "version", "documentation", "signatures", "gradient", "elementwise", "stateful", "device", "fingerprint", "state", "failure", "variables")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Op(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     documentation: str
@@ -71,4 +72,5 @@ class Op(_message.Message):
     fingerprint: str
     state: OpState
     failure: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., documentation: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., gradient: _Optional[_Union[GradientKind, str]] = ..., elementwise: bool = ..., stateful: bool = ..., device: _Optional[str] = ..., fingerprint: _Optional[str] = ..., state: _Optional[_Union[OpState, str]] = ..., failure: _Optional[str] = ...) -> None: ...
+    variables: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., documentation: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., gradient: _Optional[_Union[GradientKind, str]] = ..., elementwise: bool = ..., stateful: bool = ..., device: _Optional[str] = ..., fingerprint: _Optional[str] = ..., state: _Optional[_Union[OpState, str]] = ..., failure: _Optional[str] = ..., variables: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ...) -> None: ...

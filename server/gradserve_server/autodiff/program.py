@@ -21,16 +21,21 @@ class TracedProgram:
     """Concrete function of the flat inputs that returns the flat outputs."""
     vjp_trace: Any
     """Concrete function of the flat inputs and output gradients; None if the op has no backward pass."""
+    variable_vjp_trace: Any
+    """The same, but with gradients of the variables after those of the inputs; None if it reads no trainable one."""
     output_count: int
-    """How many of the tensors that ``vjp_trace`` returns are outputs; the others are gradients."""
+    """How many of the tensors that a VJP trace returns are outputs; the others are gradients."""
 
     def forward(self, inputs: Sequence[Array]) -> list[Array]:
         """Evaluates the op."""
         return self._run(self.forward_trace, inputs)
 
-    def vjp(self, inputs: Sequence[Array], output_gradients: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    def vjp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], *, with_variables: bool = False
+    ) -> tuple[list[Array], list[Array]]:
         """Evaluates the op and pulls back the output gradients."""
-        results = self._run(self.vjp_trace, [*inputs, *output_gradients])
+        trace = self.variable_vjp_trace if with_variables else self.vjp_trace
+        results = self._run(trace, [*inputs, *output_gradients])
         return results[: self.output_count], results[self.output_count :]
 
     def _run(self, trace: Any, arrays: Sequence[Array]) -> list[Array]:

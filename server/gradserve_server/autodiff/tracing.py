@@ -4,6 +4,7 @@ Each signature is traced twice, forward and VJP, with the sizes that its specs l
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from gradserve.tensors import Array
 from gradserve_server.autodiff import structure
 from gradserve_server.autodiff.fingerprint import fingerprint
 from gradserve_server.autodiff.program import TracedProgram
+from gradserve_server.autodiff.variables import assigning_operations, name_variables, variables_of
 from gradserve_server.autodiff.vjp import ContractError, FlatFunction, make_vjp
 from gradserve_server.ops import Op, OpDefinition, OpLoadError
 from gradserve_server.warmup import example_inputs
@@ -88,16 +90,20 @@ class _Tracer:
             return [tensor for _, tensor in named]
 
         forward_trace = self._concrete(forward, tensor_specs)
+        self._refuse_assignment(forward_trace)
         outputs = dict(zip(names, forward_trace.outputs, strict=True))
-        uncounted = len(outputs) + len(forward_trace.graph.trainable_variables)
-        vjp_trace, connected, no_vjp = self._trace_vjp(forward, specs, list(outputs.values()), uncounted)
+        variables = self._variables(forward_trace)
+        trainable = {n: v for n, v in variables.items() if v.trainable and is_differentiable(v)}
+        vjp = functools.partial(self._trace_vjp, forward, specs, outputs, len(trainable))
+        vjp_trace, connected, no_vjp = vjp({})
+        variable_vjp_trace, connected_variables, _ = vjp(trainable) if trainable else (None, set(), "")
         signature = Signature(
             key=key,
             inputs={name: _spec(name, spec, name in connected) for name, spec in specs},
             outputs={name: _spec(name, tensor, is_differentiable(tensor)) for name, tensor in outputs.items()},
             batch_axes=self._batch_axes([*dict(specs), *outputs]),
         )
-        traces = [forward_trace] if vjp_trace is None else [forward_trace, vjp_trace]
+        traces = [trace for trace in (forward_trace, vjp_trace, variable_vjp_trace) if trace is not None]
         return Op(
             name=self.definition.name,
             version=self.definition.version,
@@ -112,8 +118,11 @@ class _Tracer:
                 op_name=self.definition.name,
                 forward_trace=forward_trace,
                 vjp_trace=vjp_trace,
+                variable_vjp_trace=variable_vjp_trace,
                 output_count=len(outputs),
             ),
+            variables={name: _spec(name, variable, name in trainable) for name, variable in variables.items()},
+            connected_variables=connected_variables,
             example=self._example(signature),
             example_is_given=bool(self.definition.example),
             module=self.module,
@@ -121,25 +130,54 @@ class _Tracer:
         )
 
     def _trace_vjp(
-        self, forward: FlatFunction, specs: list[tuple[str, Any]], outputs: list[Any], uncounted: int
+        self,
+        forward: FlatFunction,
+        specs: list[tuple[str, Any]],
+        outputs: Mapping[str, Any],
+        trainable_count: int,
+        variables: Mapping[str, Any],
     ) -> tuple[Any, set[str], str]:
-        """Returns the VJP trace, the names of the inputs that it returns gradients for, and why there is no trace."""
-        upstream = [tf.TensorSpec(None, tensor.dtype) for tensor in outputs if is_differentiable(tensor)]
+        """Traces the VJP with respect to the inputs and some variables.
+
+        Returns:
+            The trace, the names of the inputs and variables that it returns gradients for (those of the variables
+            alone, if there are any), and why there is no trace.
+        """
+        upstream = [tf.TensorSpec(None, tensor.dtype) for tensor in outputs.values() if is_differentiable(tensor)]
         if not upstream:
             return None, set(), "none of its outputs is of a floating-point or complex dtype"
         connected: list[str] = []
-        vjp = make_vjp(forward, [name for name, _ in specs], is_differentiable)
+        names = [name for name, _ in specs]
+        vjp = make_vjp(forward, names, variables, is_differentiable)
 
         def flat_vjp(*tensors: Any) -> list[Any]:
             results, gradients = vjp(list(tensors[: len(specs)]), list(tensors[len(specs) :]))
-            connected[:] = [name for (name, _), g in zip(specs, gradients, strict=True) if g is not None]
-            return [*results, *(g for g in gradients if g is not None)]
+            wanted = list(zip([*names, *variables], gradients, strict=True))[len(specs) if variables else 0 :]
+            connected[:] = [name for name, gradient in wanted if gradient is not None]
+            return [*results, *(gradient for gradient in gradients if gradient is not None)]
 
         tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
+        uncounted = len(outputs) + trainable_count
         try:
             return self._concrete(flat_vjp, [*tensor_specs, *upstream], uncounted), set(connected), ""
         except _NoRule as error:
             return None, set(), str(error)
+
+    def _variables(self, trace: Any) -> dict[str, Any]:
+        """Returns the variables that a trace reads, by name, having refused dtypes that are not served."""
+        named = name_variables(variables_of(trace), self.definition.function, self.definition.variables)
+        for name, variable in named.items():
+            self._check_kind(variable, f"variable {name!r}", tf.Variable)
+        return named
+
+    def _refuse_assignment(self, trace: Any) -> None:
+        operations = assigning_operations(trace)
+        if operations and not self.definition.stateful:
+            raise self._failure(
+                f"it changes a variable ({', '.join(operations)}), so that calls depend on those before them; "
+                "declare it with stateful=True, or keep the state out of the op",
+                "ASSIGNS_VARIABLE",
+            )
 
     def _concrete(self, function: FlatFunction, specs: list[Any], uncounted: int = 0) -> Any:
         """Traces a function; whatever that raises becomes an ``OpLoadError``."""

@@ -3,7 +3,7 @@
 The tape stands inside the traced function: outside, a persistent tape gives NaN where 0 is right.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,18 +20,24 @@ class ContractError(Exception):
         self.cause = cause
 
 
-def make_vjp(function: FlatFunction, input_names: Sequence[str], differentiable: Callable[[Any], bool]) -> FlatFunction:
+def make_vjp(
+    function: FlatFunction,
+    input_names: Sequence[str],
+    variables: Mapping[str, Any],
+    differentiable: Callable[[Any], bool],
+) -> FlatFunction:
     """Returns a function of ``(inputs, output_gradients)``, to be traced, that returns ``(outputs, gradients)``.
 
     Args:
         function: The op, flat.
         input_names: Names of its inputs, for errors.
+        variables: Variables whose gradients are wanted too, by name.
         differentiable: Whether a tensor can have a gradient.
 
     Returns:
         A function that takes a list of inputs and a list with an output gradient for each differentiable output, which
         may be of rank 0 to stand for its value in every element. It returns the outputs, and for each input a gradient
-        in its dtype, or None. Tracing it raises ``ContractError`` where a gradient has another dtype or shape.
+        in its dtype, or None, and then the same for each variable. Tracing it raises ``ContractError`` where a gradient has another dtype or shape.
     """
 
     def vjp(inputs: list[Any], output_gradients: list[Any]) -> Any:
@@ -41,13 +47,18 @@ def make_vjp(function: FlatFunction, input_names: Sequence[str], differentiable:
             outputs = function(*inputs)
         targets = [output for output in outputs if differentiable(output)]
         upstream = [_fill_like(gradient, target) for gradient, target in zip(output_gradients, targets, strict=True)]
-        found = iter(tape.gradient(targets, sources, output_gradients=upstream))
-        gradients = [next(found) if differentiable(tensor) else None for tensor in inputs]
-        checked = [
-            _check(gradient, tensor, name)
+        found = tape.gradient(targets, [*sources, *variables.values()], output_gradients=upstream)
+        remaining = iter(found)
+        gradients = [next(remaining) if differentiable(tensor) else None for tensor in inputs]
+        of_inputs = [
+            _check(gradient, tensor, f"input {name!r}")
             for gradient, tensor, name in zip(gradients, inputs, input_names, strict=True)
         ]
-        return outputs, checked
+        of_variables = [
+            _check(gradient, variable, f"variable {name!r}")
+            for gradient, (name, variable) in zip(remaining, variables.items(), strict=True)
+        ]
+        return outputs, [*of_inputs, *of_variables]
 
     return vjp
 
@@ -59,8 +70,8 @@ def _fill_like(gradient: Any, output: Any) -> Any:
     return filled
 
 
-def _check(gradient: Any, tensor: Any, name: str) -> Any:
-    """Returns a gradient as a dense tensor, having compared its dtype and static shape with its input's."""
+def _check(gradient: Any, tensor: Any, place: str) -> Any:
+    """Returns a gradient as a dense tensor, having compared its dtype and static shape with those of its place."""
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):  # as from a gather; a rule may leave out the dense shape
@@ -72,13 +83,13 @@ def _check(gradient: Any, tensor: Any, name: str) -> Any:
     gradient = tf.convert_to_tensor(gradient)
     if gradient.dtype != tensor.dtype:
         raise ContractError(
-            f"the gradient of input {name!r} must have its dtype: wanted {tensor.dtype.name}, "
+            f"the gradient of {place} must have its dtype: wanted {tensor.dtype.name}, "
             f"got {gradient.dtype.name}; cast it in the gradient function",
             cause="GRADIENT_DTYPE_MISMATCH",
         )
     if not gradient.shape.is_compatible_with(tensor.shape):
         raise ContractError(
-            f"the gradient of input {name!r} must have its shape: wanted {_shape(tensor)}, got {_shape(gradient)}; "
+            f"the gradient of {place} must have its shape: wanted {_shape(tensor)}, got {_shape(gradient)}; "
             "sum it over broadcast axes, or return tf.zeros_like(input) for a zero gradient",
             cause="GRADIENT_SHAPE_MISMATCH",
         )
