@@ -61,12 +61,13 @@ clean: ## Remove everything that was installed or cached
 	rm -rf .venv .venv-proto .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready: requirements/dev.txt pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
-	touch $@
+	@echo "Installing TensorFlow and all else into .venv; this takes a minute or two."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
 
 .venv-proto/ready: requirements/proto.txt
-	$(PYTHON) -m venv .venv-proto
-	$(PROTO_BIN)/python -m pip install --quiet --require-hashes -r requirements/proto.txt
-	touch $@
+	@$(PYTHON) -m venv .venv-proto
+	@$(PROTO_BIN)/python -m pip install --quiet --require-hashes -r requirements/proto.txt
+	@touch $@

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
-from gradserve.errors import GradserveError
+from gradserve.errors import InvalidRequest, NotFound, OpContractError
 from gradserve.messages import GET_OP, AnyForwardResult, Method, OpCall
 from gradserve.op_info import OpInfo
-from gradserve.transport import Budget, check_timeout
+from gradserve.transport import Budget, check_target, check_timeout
 from gradserve.v1 import gradient_service_pb2 as pb
 
 
@@ -25,6 +25,10 @@ class _Default:
 DEFAULT: Final = _Default()
 Timeout = float | None | _Default
 """Seconds; None for no deadline; DEFAULT for the client's own."""
+
+
+_MAY_BE_STALE = (InvalidRequest, NotFound, OpContractError)
+"""What a call may fail with because it was bound by signatures that the server no longer has."""
 
 
 class Rpc(NamedTuple):
@@ -49,8 +53,11 @@ class BaseClient:
         Args:
             target: Address as gRPC names it, such as "localhost:50051".
             timeout: Deadline of each call in seconds, unless the call sets its own; None for no deadline.
+
+        Raises:
+            InvalidRequest: The target names no port, or the timeout is not a positive number.
         """
-        self._target = target
+        self._target = check_target(target)
         self._timeout = check_timeout(timeout)
         self._start()
 
@@ -80,22 +87,27 @@ class BaseClient:
     ) -> Generator["Rpc", Any, AnyForwardResult]:
         """Yields the RPCs that a call of an op needs, takes their results, and returns the last one.
 
-        An op's signatures are fetched if the call needs them and they are not known. They are forgotten if another graph
-        answers than the one that they describe, or if the call fails, which may be because of them.
+        An op's signatures are fetched if the call needs them and they are not known. If another graph answers than the one
+        that they describe, or the call fails as it may because of that, they are forgotten; and a call that was bound by
+        old ones is bound and sent once more, since it may have been bound to other inputs than it means.
         """
         budget = Budget(self._seconds(timeout))
         key = (call.op, call.version)
-        info = self._infos.get(key)
-        if info is None and call.needs_info():
-            wanted = pb.GetOpRequest(name=call.op, version=call.version)
-            info = yield Rpc(GET_OP, wanted, budget.remaining_seconds(), request_id)
-            self._infos[key] = info
-        try:
-            request = build(call, info)
-            result: AnyForwardResult = yield Rpc(method, request, budget.remaining_seconds(), request_id)
-        except GradserveError:
+        for is_last in (False, True):
+            info, is_old = self._infos.get(key) if call.needs_info() else None, True
+            if info is None and call.needs_info():
+                wanted = pb.GetOpRequest(name=call.op, version=call.version)
+                info, is_old = (yield Rpc(GET_OP, wanted, budget.remaining_seconds(), request_id)), False
+                self._infos[key] = info
+            try:
+                request = build(call, info)
+                result: AnyForwardResult = yield Rpc(method, request, budget.remaining_seconds(), request_id)
+            except _MAY_BE_STALE:
+                self._infos.pop(key, None)
+                raise
+            if info is None or info.fingerprint == result.fingerprint:
+                break
             self._infos.pop(key, None)
-            raise
-        if info is not None and info.fingerprint != result.fingerprint:
-            self._infos.pop(key, None)
+            if is_last or not is_old or info.stateful:
+                break
         return result

@@ -33,7 +33,7 @@ def flatten(values: Mapping[str, Any], leaves: Collection[str] = (), prefix: str
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             flat.update(flatten(value, leaves, f"{name}/"))
-        elif name not in leaves and _is_list_of_arrays(value):
+        elif name not in leaves and (_is_list_of_arrays(value) or _is_list_of_inputs(name, value, leaves)):
             flat.update(flatten({str(index): item for index, item in enumerate(value)}, leaves, f"{name}/"))
         else:
             flat[name] = value
@@ -50,7 +50,7 @@ def arrays_by_name(values: Tensors) -> dict[str, Array] | None:
     return {name: np.asarray(value) for name, value in flat.items()}
 
 
-def bind_inputs(values: Tensors, info: OpInfo, key: str) -> dict[str, Array]:
+def bind_inputs(values: Tensors, info: OpInfo, key: str) -> tuple[Signature, dict[str, Array]]:
     """Binds inputs by an op's signature.
 
     Args:
@@ -59,13 +59,13 @@ def bind_inputs(values: Tensors, info: OpInfo, key: str) -> dict[str, Array]:
         key: Signature key; empty for the first signature whose dtypes fit the arrays among the values.
 
     Returns:
-        Arrays by name. Unknown names pass, for the server to refuse.
+        The signature that the call means, and arrays by name. Unknown names pass, for the server to refuse.
 
     Raises:
         InvalidRequest: The values cannot be bound, or a Python number does not fit its dtype.
     """
     signature, named = choose_signature(values, info, key)
-    return _to_arrays(named, signature.inputs, f"op {quote(info.name)}, input")
+    return signature, _to_arrays(named, signature.inputs, f"op {quote(info.name)}, input")
 
 
 def bind_output_gradients(values: Tensors, info: OpInfo, signature: Signature) -> dict[str, Array]:
@@ -114,6 +114,11 @@ def _is_list_of_arrays(value: object) -> bool:
     return isinstance(value, list | tuple) and any(_is_array(item) for item in value)
 
 
+def _is_list_of_inputs(name: str, value: object, leaves: Collection[str]) -> bool:
+    """Whether a list, of numbers perhaps, stands where the signature has nested inputs."""
+    return isinstance(value, list | tuple) and any(leaf.startswith(f"{name}/") for leaf in leaves)
+
+
 def _has_list_of_arrays(values: Mapping[str, Any]) -> bool:
     """Whether a list holds arrays: one tensor, or nested inputs, as only the signature can tell."""
     return any(
@@ -127,12 +132,26 @@ def _name_by_position(values: Tensors, names: Sequence[str], place: str) -> dict
         return flatten(values, names)
     if not isinstance(values, list | tuple):
         values = [values]
+    elif any(isinstance(item, Mapping) for item in values):
+        return _name_nested(values, names, place)
     elif any(not _is_array(item) and item is not None for item in values):
         raise InvalidRequest(
             f"{place}: a bare list of numbers is ambiguous (one tensor, or several?): "
             "give a numpy array, a list of arrays, or a mapping by name",
             reason="AMBIGUOUS_LIST",
         )
+    _check_count(values, names, place)
+    return dict(zip(names, values, strict=True))
+
+
+def _name_nested(values: Sequence[Any], names: Sequence[str], place: str) -> dict[str, Any]:
+    """Names values by position where some are mappings: one value for each parameter, nested or not."""
+    parameters = list(dict.fromkeys(name.partition("/")[0] for name in names))
+    _check_count(values, parameters, place)
+    return flatten(dict(zip(parameters, values, strict=True)), names)
+
+
+def _check_count(values: Sequence[Any], names: Sequence[str], place: str) -> None:
     if len(values) != len(names):
         raise InvalidRequest(
             f"{place}: the number given by position must be the signature's: wanted {len(names)} "
@@ -140,7 +159,6 @@ def _name_by_position(values: Tensors, names: Sequence[str], place: str) -> dict
             reason="WRONG_COUNT",
             facts={"wanted": str(len(names)), "got": str(len(values))},
         )
-    return dict(zip(names, values, strict=True))
 
 
 def _to_arrays(named: Mapping[str, Any], specs: Mapping[str, TensorSpec], place: str) -> dict[str, Array]:

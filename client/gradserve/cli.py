@@ -10,6 +10,7 @@ Exit status: 0 good, 1 the call failed or the server is not serving, 2 bad usage
 import argparse
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from gradserve import command_line
@@ -21,23 +22,42 @@ from gradserve.results import ForwardResult, VjpResult
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs ``gradserve`` with a command line; returns its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         with Client(options.target, timeout=options.timeout) as client:
             return int(options.run(client, options))
     except GradserveError as error:
-        print(f"gradserve: {error.code.name}: {error} [{error.reason}]", file=sys.stderr)
+        print(f"gradserve: {error.code.name}: {error}{_hint(error)} [{_labels(error)}]", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
         print(f"gradserve: {error}", file=sys.stderr)
         return 2
 
 
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Parses a command line; tensors may stand on both sides of options, which argparse alone does not take."""
+    parser = _parser()
+    options, left_over = parser.parse_known_args(arguments)
+    unknown = [argument for argument in left_over if argument.startswith("-") or "tensors" not in options]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if left_over:
+        options.tensors += left_over
+    return options
+
+
+def _hint(error: GradserveError) -> str:
+    is_name = error.reason == "BAD_INPUT_NAMES"
+    return "; an output gradient is dy=VALUE, or d:OUTPUT=VALUE where there are several" if is_name else ""
+
+
+def _labels(error: GradserveError) -> str:
+    return error.reason if error.request_id is None else f"{error.reason}, request {error.request_id}"
+
+
 def run_ops(client: Client, options: argparse.Namespace) -> int:
     """Lists the ops of a server, or describes those that are named."""
-    infos = client.ops()
-    if options.names:
-        infos = [client.op(name) for name in options.names]
+    infos = [client.op(name) for name in options.names] if options.names else client.ops()
     Printer(as_json=options.json).ops(infos, detailed=bool(options.names))
     return 0
 
@@ -45,7 +65,9 @@ def run_ops(client: Client, options: argparse.Namespace) -> int:
 def run_forward(client: Client, options: argparse.Namespace) -> int:
     """Evaluates an op."""
     info = client.op(options.op, version=options.version)
-    inputs, _ = command_line.read_tensors(options.tensors, info, options.signature)
+    inputs, output_gradients = command_line.read_tensors(options.tensors, info, options.signature)
+    if output_gradients:
+        raise ValueError(f"output gradient of {', '.join(output_gradients)}: forward takes none; use gradserve vjp")
     result = client.forward(options.op, inputs, version=options.version, signature=options.signature)
     return _show(result, options)
 
@@ -77,12 +99,14 @@ def run_health(client: Client, options: argparse.Namespace) -> int:
 def _show(result: ForwardResult | VjpResult, options: argparse.Namespace) -> int:
     Printer(as_json=options.json).result(result)
     if options.output is not None:
-        command_line.save_result(result, options.output)
+        for path in command_line.save_result(result, options.output):
+            print(f"wrote {path}", file=sys.stderr)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gradserve", description="Calls a Gradserve server.")
+    parser.add_argument("--version", action="version", version=f"gradserve {version('gradserve')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     ops = _command(commands, "ops", run_ops, "list the ops of a server, or describe some")
     ops.add_argument("names", nargs="*", metavar="OP", help="ops to describe; all are listed if none is named")

@@ -34,7 +34,8 @@ class Client(BaseClient):
     """Calls a Gradserve server; safe to share between threads, to pickle, and to use after a fork (it connects anew).
 
     After a fork it relies on gRPC's own support for forks, which is on unless GRPC_ENABLE_FORK_SUPPORT=0 turns it off.
-    Every method raises a ``gradserve.errors.GradserveError`` of the class that says what went wrong.
+    Every method raises a ``gradserve.errors.GradserveError`` of the class that says what went wrong; an argument of a wrong
+    Python type is a ``TypeError`` or ``ValueError``.
 
     Example:
         >>> with Client("localhost:50051") as client:  # doctest: +SKIP
@@ -132,7 +133,7 @@ class Client(BaseClient):
             output_gradients: Upstream gradients (``dy``) in the same forms, one per output in its shape and dtype.
                 One left out (or None) counts as zeros; all left out count as ones.
             stacked: Whether each output gradient has a leading axis of K gradients to pull back.
-            differentiate: Names of the inputs whose gradients are wanted; None for all.
+            differentiate: Names of the inputs whose gradients are wanted; None, or an empty list, for all.
             variable_gradients: Whether gradients of the op's trainable variables are wanted.
             unconnected: What stands for the gradient of an input that no output depends on: "none" or "zero".
             seed: As for ``forward``.

@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ def read_tensors(arguments: Sequence[str], info: OpInfo, key: str) -> tuple[dict
         ValueError: An argument is not of that form, or stands twice.
         OSError: A file cannot be read.
     """
+    specs = {name: spec for signature in info.signatures.values() for name, spec in signature.inputs.items()}
     named: dict[str, Any] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
@@ -48,18 +49,22 @@ def read_tensors(arguments: Sequence[str], info: OpInfo, key: str) -> tuple[dict
             raise ValueError(f"argument {argument!r}: wanted NAME=VALUE, such as x=3.0, x=[[1,2]] or x=@file.npy")
         if name in named:
             raise ValueError(f"argument {argument!r}: {name!r} stands twice")
-        named[name] = _read_value(name, text)
-    input_names = {name for signature in info.signatures.values() for name in signature.inputs}
-    gradients = {name: value for name, value in named.items() if _is_gradient(name, input_names)}
+        is_string = name in specs and specs[name].dtype.is_string
+        named[name] = _read_string(name, text) if is_string else _read_value(name, text)
+    gradients = {name: value for name, value in named.items() if _is_gradient(name, specs)}
     inputs = {name: value for name, value in named.items() if name not in gradients}
     signature, _ = binding.choose_signature(inputs, info, key)
     return inputs, {_output_name(name, signature): value for name, value in gradients.items()}
 
 
-def save_result(result: ForwardResult | VjpResult, folder: str) -> None:
+def save_result(result: ForwardResult | VjpResult, folder: str) -> list[Path]:
     """Writes each output to ``FOLDER/NAME.npy`` and each gradient to ``FOLDER/NAME.gradient.npy``.
 
-    A "/" in a name makes a subfolder. Strings, which .npy keeps only as pickles, are refused.
+    A "/" in a name makes a subfolder. Strings, which .npy keeps only as pickles, are refused. The gradient of a variable
+    goes to ``FOLDER/NAME.variable_gradient.npy``.
+
+    Returns:
+        The files.
 
     Raises:
         ValueError: A tensor holds strings.
@@ -68,20 +73,30 @@ def save_result(result: ForwardResult | VjpResult, folder: str) -> None:
     arrays: dict[str, Array | None] = {f"{name}.npy": array for name, array in result.outputs.items()}
     if isinstance(result, VjpResult):
         arrays.update({f"{name}.gradient.npy": array for name, array in result.input_gradients.items()})
+        arrays.update({f"{name}.variable_gradient.npy": array for name, array in result.variable_gradients.items()})
+    written = []
     for name, array in arrays.items():
         if array is None:
             continue
         path = Path(folder, *[part for part in name.split("/") if part not in ("", "..", ".")])
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, array, allow_pickle=False)
+        written.append(path)
+    return written
 
 
 def _read_value(name: str, text: str) -> Any:
     if text.startswith("@"):
-        return np.load(text[1:], allow_pickle=False)
-    for read in (json.loads, ast.literal_eval):
         try:
-            return read(_NONFINITE.sub(lambda found: _JSON_NAME[found[0].lower()], text))
+            return np.load(text[1:], allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(
+                f"argument {name!r}: wanted a .npy file without pickles, got {text[1:]}: {error}"
+            ) from error
+    spelt = _NONFINITE.sub(lambda found: _JSON_NAME[found[0].lower()], text)
+    for read, form in ((json.loads, text), (json.loads, spelt), (ast.literal_eval, text)):
+        try:
+            return read(form)
         except (ValueError, SyntaxError):
             continue
     if text.startswith(("[", "(", "{")):
@@ -89,7 +104,12 @@ def _read_value(name: str, text: str) -> Any:
     return text
 
 
-def _is_gradient(name: str, input_names: set[str]) -> bool:
+def _read_string(name: str, text: str) -> Any:
+    """Reads a value of an input of strings: a list of them, one in quotes, a file, or the text as it is."""
+    return _read_value(name, text) if text.startswith(("@", "[", '"', "'")) else text
+
+
+def _is_gradient(name: str, input_names: Collection[str]) -> bool:
     return name.startswith(OUTPUT_GRADIENT_PREFIX) or (name == "dy" and name not in input_names)
 
 

@@ -122,8 +122,7 @@ def _bind(call: OpCall, info: OpInfo | None) -> tuple[Mapping[str, Array], Mappi
         return inputs, gradients
     if info is None:
         raise ValueError(f"op {call.op!r}: the call needs the op's signatures, but none were fetched")
-    signature, _ = binding.choose_signature(call.inputs, info, call.signature)
-    inputs = binding.bind_inputs(call.inputs, info, call.signature)
+    signature, inputs = binding.bind_inputs(call.inputs, info, call.signature)
     if call.output_gradients is not None:
         gradients = binding.bind_output_gradients(call.output_gradients, info, signature)
     return inputs, gradients or {}

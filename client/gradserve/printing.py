@@ -33,7 +33,7 @@ class Printer:
             for info in infos:
                 self._op(info)
         else:
-            rows = [(i.name, str(i.version), i.gradient, i.device, i.failure or _first_line(i)) for i in infos]
+            rows = [(i.name, str(i.version), i.gradient, i.device, _summary(i)) for i in infos]
             self._table(("op", "version", "gradient", "device", "documentation"), rows)
 
     def result(self, result: ForwardResult | VjpResult) -> None:
@@ -91,8 +91,8 @@ def _gradients(result: ForwardResult | VjpResult) -> dict[str, Mapping[str, Arra
     return {"gradient": result.input_gradients, "variable gradient": result.variable_gradients}
 
 
-def _first_line(info: OpInfo) -> str:
-    return info.documentation.partition("\n")[0]
+def _summary(info: OpInfo) -> str:
+    return f"FAILED: {info.failure}" if info.failure else info.documentation.partition("\n")[0]
 
 
 def _spec_text(spec: TensorSpec) -> str:

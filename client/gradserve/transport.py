@@ -20,6 +20,11 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 
 _STATUS_DETAILS = "grpc-status-details-bin"
 _MAX_REQUEST_ID = 128
+_REMEDIES = {
+    Code.DEADLINE_EXCEEDED: "give the call a longer timeout",
+    Code.RESOURCE_EXHAUSTED: "send less, or raise --max-message-bytes of the server",
+    Code.UNAVAILABLE: "is a server running there, and is the target right?",
+}
 
 
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -34,6 +39,17 @@ def check_timeout(timeout: float | None) -> float | None:
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise InvalidRequest(f"timeout: wanted seconds above 0, or None for no deadline, got {timeout!r}")
     return timeout
+
+
+def check_target(target: str) -> str:
+    """Returns the target.
+
+    Raises:
+        InvalidRequest: It names no port, for which gRPC would take 443.
+    """
+    if not isinstance(target, str) or ":" not in target:
+        raise InvalidRequest(f"target: wanted HOST:PORT, such as 'localhost:50051', got {target!r}")
+    return target
 
 
 class Budget:
@@ -76,9 +92,12 @@ def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) ->
     trailer = dict(cast("Metadata", error.trailing_metadata() or ()))
     info = _error_info(trailer.get(_STATUS_DETAILS))
     code = Code[error.code().name]
+    text = " ".join((error.details() or "the server gave no reason").split())
+    if not info.reason and code in _REMEDIES:  # gRPC's own failure, not the server's
+        text = f"{text}; {_REMEDIES[code]}"
     return error_for_code(
         code,
-        " ".join((error.details() or code.name).split()),
+        text,
         reason=info.reason,
         facts=dict(info.metadata),
         request_id=str(trailer.get("x-request-id", dict(metadata)["x-request-id"])),

@@ -20,6 +20,7 @@ from gradserve_server.health import Health
 from gradserve_server.interceptors.calls import CallInterceptor
 from gradserve_server.logs import AccessLog, Logger
 from gradserve_server.metrics import Metrics, new_registry
+from gradserve_server.ops import OpLoadError
 from gradserve_server.registry import Registry
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, handlers_of
@@ -31,6 +32,10 @@ if TYPE_CHECKING:  # at run time these would import TensorFlow too early
 
 Result = TypeVar("Result")
 
+LOAD_THREAD = "load"
+"""Name of the thread that loads ops."""
+_ENVELOPE_BYTES = 2**20
+"""What a response may have beside its tensors, whose size is checked before it is encoded: names, shapes, a fingerprint."""
 _LAST_RESPONSES_SECONDS = 0.5
 """How long responses that are made may take to leave once the server stops."""
 
@@ -42,7 +47,7 @@ class App:
         """Makes the parts; nothing is opened or loaded yet."""
         self._settings = settings
         self._logger = logger
-        self._service = GradientService()
+        self._service = GradientService(settings.max_message_bytes)
         self._health = Health()
         self._metrics = Metrics(new_registry())
         self._calls = CallInterceptor([self._metrics, AccessLog(logger)], clock=time.perf_counter)
@@ -73,7 +78,9 @@ class App:
         self._service.evaluator = Evaluator(registry, self._submit)
         self._metrics.set_ready(True)
         await self._health.set_serving(True)
-        self._logger.info("ready", ops=[f"{info.name}:{info.version}" for info in registry.infos()])
+        names = {f"{info.name}:{info.version}": info.failure for info in registry.infos()}
+        failed = [name for name, failure in names.items() if failure]
+        self._logger.info("ready", ops=[name for name in names if name not in failed], failed=failed)
 
     def _serve_metrics(self, host: str, port: int) -> None:
         try:
@@ -86,7 +93,7 @@ class App:
             interceptors=[self._calls],
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
-                ("grpc.max_send_message_length", settings.max_message_bytes),
+                ("grpc.max_send_message_length", settings.max_message_bytes + _ENVELOPE_BYTES),
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
             ],
         )
@@ -111,8 +118,8 @@ class App:
 
         settings = self._settings
         failures = Failures(skip=settings.bad_ops == "skip")
+        device.configure_gpus(memory_limit_bytes=settings.gpu_memory_limit_bytes)  # before a module makes a variable
         definitions = list(import_modules(settings.modules, failures))
-        device.configure_gpus(memory_limit_bytes=settings.gpu_memory_limit_bytes)
         default = device.resolve(settings.device)
         registry = build_registry(
             definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures
@@ -132,12 +139,13 @@ class App:
                 continue
             try:
                 await self._submit(op.device, functools.partial(warm_up, op)).future
-            except Exception as error:  # an op may raise anything
-                text = f"{type(error).__name__}: {error}"[:500]
-                if op.example_is_given:
-                    failures.add(op.failure(f"it failed on its own example: {text}", "WARM_UP_FAILED"))
-                else:  # drawn inputs need not be valid for every op: Cholesky of ones, say
-                    self._logger.warning("warm-up failed", op=op.name, error=text)
+            except OpLoadError as error:
+                failures.add(error)
+            except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
+                text = f"{type(error).__name__}: {error}"
+                self._logger.warning(
+                    "warm-up failed", op=op.name, error=text if len(text) < 600 else f"... {text[-600:]}"
+                )
         return Registry(registry.ops(), failures.skipped)
 
     def _submit(self, device: str, function: Callable[[], Any]) -> Work:
@@ -190,10 +198,14 @@ async def _in_daemon_thread(function: Callable[[], Result]) -> Result:
             outcome = functools.partial(future.set_result, function())
         except Exception as error:  # it goes to whoever awaits this
             outcome = functools.partial(future.set_exception, error)
+        except (
+            BaseException
+        ) as error:  # KeyboardInterrupt and the like would end the event loop that they are handed to
+            outcome = functools.partial(future.set_exception, RuntimeError(f"loading raised {type(error).__name__}"))
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
             loop.call_soon_threadsafe(settle, outcome)
 
-    threading.Thread(target=run, name="load", daemon=True).start()
+    threading.Thread(target=run, name=LOAD_THREAD, daemon=True).start()
     return await future
 
 

@@ -4,14 +4,18 @@ import asyncio
 import multiprocessing
 import os
 import sys
+import threading
 import traceback
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+try:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
-from gradserve_server.config import load_settings
-from gradserve_server.logs import make_logger
-from gradserve_server.ops import OpLoadError
+    from gradserve_server.config import load_settings
+    from gradserve_server.logs import make_logger
+    from gradserve_server.ops import OpLoadError
+except ModuleNotFoundError as error:  # the command comes with the client alone too
+    raise SystemExit(f"gradserve-server: {error.name} is not installed; pip install 'gradserve[server]'") from error
 
 BAD_START = 2
 """Exit status if the server could not start."""
@@ -29,13 +33,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not settings.modules:
         print("gradserve-server: modules: wanted at least one path that ends in .py, or dotted name", file=sys.stderr)
         return BAD_START
-    from gradserve_server.app import serve  # noqa: PLC0415  # a wrong setting is told before gRPC is imported
+    from gradserve_server.app import LOAD_THREAD, serve  # noqa: PLC0415  # a wrong setting is told before gRPC is imported
 
+    status = 0
     try:
         asyncio.run(serve(settings, make_logger(settings.log_level, settings.log_format)))
     except (OpLoadError, OSError, ValueError) as error:
-        return _refuse(str(error), error, show_traceback=settings.traceback)
-    return 0
+        status = _refuse(str(error), error, show_traceback=settings.traceback)
+    if any(thread.name == LOAD_THREAD for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(status)  # stopped while loading: the interpreter aborts if it ends while a thread is inside TensorFlow
+    return status
 
 
 def _refuse(text: str, error: Exception, *, show_traceback: bool) -> int:
@@ -54,7 +62,9 @@ def _text_of(error: Exception) -> str:
 
 def _fault_text(fault: ErrorDetails) -> str:
     name = ".".join(str(part) for part in fault["loc"])
-    rule = "there is no such setting" if fault["type"] == "extra_forbidden" else fault["msg"]
+    rule = (
+        "there is no such setting" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
+    )
     return f"{name}: {rule}, got {fault['input']!r}"
 
 

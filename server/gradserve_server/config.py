@@ -1,6 +1,7 @@
 """Settings: command line, then ``GRADSERVE_*`` variables, then a TOML file (``--config``), then defaults."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +23,10 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Settings(BaseSettings):
-    """Serves TensorFlow ops over gRPC: forward, and backward with any upstream gradient."""
+    """Serves TensorFlow ops over gRPC: forward, and backward with any upstream gradient.
+
+    Settings come from this command line, then from GRADSERVE_* variables, then from a TOML file, then from defaults.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -45,7 +49,6 @@ class Settings(BaseSettings):
     metrics_port: Port = Field(default=9464, description="Port of /metrics; 0 lets the system choose.")
     device: str = Field(
         default="auto",
-        pattern=r"^(auto|(cpu|gpu)(:\d+)?)$",
         description="Device for ops that name none: auto, cpu, gpu, cpu:N or gpu:N; auto prefers a GPU.",
     )
     gpu_memory_limit_bytes: Annotated[int, Field(gt=0)] | None = Field(
@@ -65,6 +68,13 @@ class Settings(BaseSettings):
     log_format: LogFormat = Field(default="json", description="json for one object a line, console for people.")
     traceback: bool = Field(default=False, description="Whether a failed start prints the traceback of its cause.")
 
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|(cpu|gpu)(:\d+)?", value):
+            raise ValueError("wanted auto, cpu, gpu, cpu:N or gpu:N")
+        return value
+
     @field_validator("modules", mode="before")
     @classmethod
     def _split_modules(cls, value: object) -> object:
@@ -82,7 +92,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Orders the sources; the command line, which comes first, is added by ``load_settings``."""
         toml_file = _config_path(init_settings, env_settings)
-        file_sources = [] if toml_file is None else [TomlConfigSettingsSource(settings_cls, toml_file)]
+        file_sources = [] if toml_file is None else [_toml_source(settings_cls, toml_file)]
         return (init_settings, env_settings, *file_sources)
 
 
@@ -100,6 +110,16 @@ def load_settings(arguments: list[str]) -> Settings:
     _refuse_unknown_variables()
     command_line = CliSettingsSource[Settings](Settings, cli_parse_args=arguments)
     return Settings(**command_line())
+
+
+def _toml_source(settings_cls: type[BaseSettings], path: Path) -> TomlConfigSettingsSource:
+    try:
+        source = TomlConfigSettingsSource(settings_cls, path)
+    except ValueError as error:
+        raise ValueError(f"config: {path} is not TOML: {error}") from error
+    if "config" in source.toml_data:
+        raise ValueError(f"config: {path} names another file by 'config', which would not be read")
+    return source
 
 
 def _config_path(*sources: PydanticBaseSettingsSource) -> Path | None:

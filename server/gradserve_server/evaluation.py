@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradserve.errors import InvalidRequest, OpContractError, quote
+from gradserve.errors import GradserveError, InvalidRequest, OpContractError, Unsupported, quote
 from gradserve.signature import Shape, TensorSpec, shape_mismatch
 from gradserve.tensors import Array
 from gradserve.v1 import gradient_service_pb2 as pb
@@ -44,7 +44,7 @@ class Evaluator:
         return Evaluation(
             version=op.version,
             fingerprint=version.info.fingerprint,
-            outputs=dict(zip(op.signature.outputs, outputs, strict=True)),
+            outputs=name_outputs(op, outputs),
         )
 
     async def vjp(self, request: EvaluationRequest) -> Evaluation:
@@ -64,10 +64,10 @@ class Evaluator:
         try:
             run = functools.partial(op.program.vjp, inputs, upstream, with_variables=with_variables)
             outputs, gradients = await self._run(op, run)
-        except InvalidRequest:
-            await self._blame_output_gradients(op, inputs, request.output_gradients)
+        except (InvalidRequest, Unsupported) as error:
+            await self._blame(op, inputs, request.output_gradients, error)
             raise
-        named_outputs = dict(zip(signature.outputs, outputs, strict=True))
+        named_outputs = name_outputs(op, outputs)
         check_output_gradient_shapes(request.output_gradients, named_outputs, op.name)
         return Evaluation(
             version=op.version,
@@ -93,18 +93,44 @@ class Evaluator:
                 stages["queue"] = stages.get("queue", 0.0) + work.queue_seconds
                 stages["compute"] = stages.get("compute", 0.0) + work.compute_seconds
 
-    async def _blame_output_gradients(
-        self, op: Op, inputs: Sequence[Array], output_gradients: Mapping[str, Array]
+    async def _blame(
+        self, op: Op, inputs: Sequence[Array], output_gradients: Mapping[str, Array], error: GradserveError
     ) -> None:
-        """Says so if a kernel refused because an output gradient has another shape than its output.
+        """Finds out whose fault it is that a kernel refused: the inputs', an output gradient's, or the op's rule's.
 
         The sizes that a signature leaves open are known only once the outputs are. A stateful op is not run again.
+
+        Raises:
+            InvalidRequest: The forward pass refuses the inputs, or an output gradient has another shape than its output.
+            OpContractError: The inputs and output gradients are good, so the gradient function is not.
         """
-        if output_gradients and not op.stateful:
-            outputs = await self._run(op, lambda: op.program.forward(inputs))
-            check_output_gradient_shapes(
-                output_gradients, dict(zip(op.signature.outputs, outputs, strict=True)), op.name
+        if op.stateful:
+            return
+        outputs = name_outputs(op, await self._run(op, lambda: op.program.forward(inputs)))
+        check_output_gradient_shapes(output_gradients, outputs, op.name)
+        raise OpContractError(
+            f"op {quote(op.name)}: its gradient function fails where its forward pass does not: {error}",
+            reason="GRADIENT_RULE_FAILED",
+            facts={"op": op.name},
+        ) from error
+
+
+def name_outputs(op: Op, outputs: Sequence[Array]) -> dict[str, Array]:
+    """Returns the outputs by name, having compared each with the signature.
+
+    Raises:
+        OpContractError: An output has another shape than the trace promised (OUTPUT_SHAPE_MISMATCH).
+    """
+    named = dict(zip(op.signature.outputs, outputs, strict=True))
+    for name, spec in op.signature.outputs.items():
+        if not spec.accepts_shape(named[name].shape):
+            raise OpContractError(
+                f"op {quote(op.name)}: output {quote(name)} must have the shape that the op promised when it was traced: "
+                f"wanted {spec.shape}, got {named[name].shape}; the fault is in the op, not in the request",
+                reason="OUTPUT_SHAPE_MISMATCH",
+                facts={"op": op.name, "output": name, "wanted": str(spec.shape), "got": str(named[name].shape)},
             )
+    return named
 
 
 def fill_missing(given: Sequence[Array | None], outputs: Mapping[str, TensorSpec]) -> list[Array]:

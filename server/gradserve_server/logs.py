@@ -6,6 +6,7 @@ from typing import Literal, TextIO
 import structlog
 
 from gradserve.errors import Code
+from gradserve.messages import SERVICE
 from gradserve_server.telemetry import Call
 
 LogFormat = Literal["json", "console"]
@@ -47,7 +48,10 @@ class AccessLog:
 
     def call_ended(self, call: Call, cause: Exception | None) -> None:
         """Writes the line: a fault of the server as an error, with its traceback; all else as information."""
-        write = self._logger.error if call.code in _FAULTS_OF_THE_SERVER else self._logger.info
+        usual = (
+            self._logger.info if call.service == SERVICE else self._logger.debug
+        )  # probes ask for health all the time
+        write = self._logger.error if call.code in _FAULTS_OF_THE_SERVER else usual
         details = {"error": call.error, "reason": call.reason} if call.error else {}
         write(
             "request",

@@ -16,6 +16,8 @@ from gradserve.signature import DEFAULT_KEY, Signature, TensorSpec
 from gradserve.tensors import Array
 
 GradientKind = Literal["exact", "surrogate", "unchecked"]
+DECLARED = "__gradserve_ops__"
+"""Where a module keeps the ops that it declares: its namespace alone would lose one whose Python name is used again."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
 
 
@@ -116,7 +118,7 @@ def op(
         ... def round_with_identity_grad(x):
         ...     return tf.round(x), lambda dy: dy
     """
-    declared_in = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  # as collections.namedtuple does
+    namespace = sys._getframe(1).f_globals  # noqa: SLF001  # as collections.namedtuple does
 
     def define(function: Callable[..., Any]) -> OpDefinition:
         definition = OpDefinition(
@@ -136,9 +138,10 @@ def op(
             jit_compile=jit_compile,
             device=device,
             documentation=inspect.getdoc(function) or "",
-            module=declared_in,
+            module=namespace.get("__name__", ""),
         )
         _check(definition)
+        namespace.setdefault(DECLARED, []).append(definition)
         return definition
 
     return define

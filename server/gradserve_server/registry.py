@@ -1,6 +1,7 @@
 """The registry: name, version and signature key -> ``Op``; immutable once built."""
 
 import dataclasses
+import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +10,8 @@ from gradserve.op_info import OpInfo
 from gradserve.tensors import Array
 from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.status import hide_paths
+
+_MAX_NAME = 128  # characters of a caller's name that are compared with those there are
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,9 @@ class Registry:
         """
         newest = self._newest.get(name)
         if newest is None:
-            raise NotFound(f"no such op: got {quote(name)}; ListOps names those there are", reason="NO_SUCH_OP")
+            close = difflib.get_close_matches(name[:_MAX_NAME], self._newest, n=1)
+            remedy = f"did you mean {quote(close[0])}?" if close else "ListOps names those there are (`gradserve ops`)"
+            raise NotFound(f"no such op: got {quote(name)}; {remedy}", reason="NO_SUCH_OP")
         found = self._versions.get((name, version or newest))
         if found is None:
             versions = [str(known) for op_name, known in self._versions if op_name == name]

@@ -10,8 +10,8 @@ from gradserve.tensors import Array, decode, encode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2
 
-_EMPTY_LIMIT = 2**31
-"""What the dimensions other than 0 of an empty tensor must stay below when multiplied."""
+_EMPTY_LIMIT = 2**20
+"""What the dimensions other than 0 of the empty tensors of a request may multiply to, all together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,13 @@ def encode_vjp(evaluation: Evaluation) -> bytes:
     ).SerializeToString()
 
 
+def tensor_bytes(evaluation: Evaluation) -> int:
+    """Returns how many bytes the tensors of a response have: the response itself is a little larger."""
+    gradients = [*evaluation.input_gradients.values(), *evaluation.variable_gradients.values()]
+    arrays = [*evaluation.outputs.values(), *(g.array for g in gradients if g.array is not None)]
+    return sum(sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in arrays)
+
+
 def _refuse_unserved(message: pb.ForwardRequest | pb.VjpRequest) -> None:
     unserved = ["seed"] if message.HasField("seed") else []
     if isinstance(message, pb.VjpRequest):
@@ -137,23 +144,27 @@ def _version(version: int) -> int:
 def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Array]:
     tensors = list(tensors)
     check_no_repeats([tensor.name for tensor in tensors], f"{what}s", "REPEATED_NAME")
-    return {tensor.name: _decode_one(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
+    arrays = {tensor.name: decode(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
+    _check_empty(arrays.values(), f"{what}s")
+    return arrays
 
 
-def _decode_one(tensor: tensor_pb2.Tensor, place: str) -> Array:
-    """Decodes a tensor; refuses an empty one whose other dimensions could overflow once they meet another's.
+def _check_empty(arrays: Iterable[Array], place: str) -> None:
+    """Refuses empty tensors whose other dimensions could overflow once an op combines them.
 
-    TensorFlow ends the process where a broadcast shape, (2^40, 1, 0) with (1, 2^40, 0) say, has too large a product.
+    TensorFlow ends the process where the sizes of a shape multiply to too much, (2^40, 2^40, 0) say, as a broadcast of
+    two small messages makes it. A tensor that is not empty runs out of memory first, which is an error like any other.
     """
-    array = decode(tensor, place)
-    if array.size == 0 and math.prod(size or 1 for size in array.shape) >= _EMPTY_LIMIT:
+    shapes = [array.shape for array in arrays if array.size == 0]
+    product = math.prod(size or 1 for shape in shapes for size in shape)
+    if product > _EMPTY_LIMIT:
+        got = ", ".join(str(shape) for shape in shapes[:4])
         raise InvalidRequest(
-            f"{place}: the dimensions other than 0 of an empty tensor must multiply to less than {_EMPTY_LIMIT}: "
-            f"got {array.shape}",
+            f"{place}: the dimensions other than 0 of empty tensors must multiply to at most {_EMPTY_LIMIT} in all: "
+            f"got {got}",
             reason="BAD_SHAPE",
-            facts={"place": place, "got": str(array.shape)},
+            facts={"place": place, "got": got},
         )
-    return array
 
 
 def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:

@@ -1,30 +1,42 @@
 """The servicer: each RPC decodes, calls, encodes. Handlers take raw bytes, so that a malformed message is our error."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import grpc
 
-from gradserve.errors import Unavailable
+from gradserve.errors import ResourceExhausted, Unavailable
 from gradserve.messages import SERVICE
 from gradserve.op_info import op_info_to_message
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.grpc_types import Context, Handler
-from gradserve_server.requests import decode_forward, decode_vjp, encode_forward, encode_vjp
+from gradserve_server.requests import Evaluation, decode_forward, decode_vjp, encode_forward, encode_vjp, tensor_bytes
 from gradserve_server.telemetry import current_call
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+_LARGE_BYTES = 2**20
+"""Messages above this are decoded and encoded beside the event loop, where they would hold up all other calls."""
 
 
 class GradientService:
     """Answers the RPCs of ``gradserve.v1.GradientService``, once ``evaluator`` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_message_bytes: int) -> None:
+        """Takes the size of the largest response."""
+        self._max_message_bytes = max_message_bytes
         self.evaluator: Evaluator | None = None
         self.is_draining = False
         """Whether new calls are refused, since the server stops."""
 
     def _ready(self) -> Evaluator:
         if self.is_draining:
-            raise Unavailable("the server is stopping; call again, which reaches another one", reason="DRAINING")
+            raise Unavailable(
+                "the server is stopping; call another one, or this one once it is back", reason="DRAINING"
+            )
         if self.evaluator is None:
             raise Unavailable("the server is warming up; wait until its health is SERVING", reason="WARMING_UP")
         return self.evaluator
@@ -46,19 +58,39 @@ class GradientService:
         """Answers ``Forward``."""
         evaluator, call = self._ready(), current_call()
         with call.stage("decode"):
-            request = decode_forward(data)
+            request = await _beside_loop(len(data), decode_forward, data)
         evaluation = await evaluator.forward(request)
         with call.stage("encode"):
-            return encode_forward(evaluation)
+            return await _beside_loop(self._checked_bytes(evaluation), encode_forward, evaluation)
 
     async def vjp(self, data: bytes) -> bytes:
         """Answers ``Vjp``."""
         evaluator, call = self._ready(), current_call()
         with call.stage("decode"):
-            request = decode_vjp(data)
+            request = await _beside_loop(len(data), decode_vjp, data)
         evaluation = await evaluator.vjp(request)
         with call.stage("encode"):
-            return encode_vjp(evaluation)
+            return await _beside_loop(self._checked_bytes(evaluation), encode_vjp, evaluation)
+
+    def _checked_bytes(self, evaluation: Evaluation) -> int:
+        """Returns the bytes of a response's tensors.
+
+        Raises:
+            ResourceExhausted: They are more than a message may have. gRPC would refuse them after the call has ended well.
+        """
+        size = tensor_bytes(evaluation)
+        if size > self._max_message_bytes:
+            raise ResourceExhausted(
+                f"the response is larger than a message may be: wanted at most {self._max_message_bytes} bytes, got {size}; "
+                "send less, or raise --max-message-bytes of the server",
+                reason="RESPONSE_TOO_LARGE",
+                facts={"wanted": str(self._max_message_bytes), "got": str(size)},
+            )
+        return size
+
+
+async def _beside_loop(size_bytes: int, function: Callable[[Argument], Result], argument: Argument) -> Result:
+    return await asyncio.to_thread(function, argument) if size_bytes > _LARGE_BYTES else function(argument)
 
 
 def handlers_of(service: GradientService) -> grpc.GenericRpcHandler:

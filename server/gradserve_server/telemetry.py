@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from gradserve.errors import Code, InvalidRequest
+from gradserve.messages import SERVICE
 from gradserve_server.scheduling.queue import Clock
 
 _REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
@@ -27,6 +28,8 @@ class Call:
     """Times the stages."""
     started_at: float
     """When the handler began, by the clock."""
+    service: str = SERVICE
+    """Full name of its service."""
     request_bytes: int = 0
     """Size of the request message."""
     response_bytes: int = 0

@@ -10,13 +10,30 @@ from gradserve.tensors import Array
 from gradserve_server.evaluation import fill_missing
 from gradserve_server.ops import Op
 
+_NOT_COMPILED = "Detected unsupported operations when trying to compile graph"
+"""What TensorFlow says where ``jit_compile`` meets an operation that XLA does not know."""
+
 
 def warm_up(op: Op) -> None:
     """Runs each trace of an op on its example; to be called on the thread of the op's device.
 
     Raises:
-        Exception: Whatever the op raises on that example, which need not mean that the op is wrong.
+        OpLoadError: It failed on its author's example, or XLA cannot compile it (WARM_UP_FAILED).
+        Exception: Whatever else the op raises on drawn inputs, which need not mean that the op is wrong.
     """
+    try:
+        _run_all(op)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if _NOT_COMPILED in text:
+            at = text.index(_NOT_COMPILED)
+            raise op.failure(f"XLA cannot compile it: {text[at : at + 300]}", "WARM_UP_FAILED") from error
+        if op.example_is_given:
+            raise op.failure(f"it failed on its own example: {text[:500]}", "WARM_UP_FAILED") from error
+        raise
+
+
+def _run_all(op: Op) -> None:
     op.program.forward(op.example)
     if not op.no_vjp:
         outputs = op.signature.outputs

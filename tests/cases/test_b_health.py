@@ -128,9 +128,7 @@ def test_B19_health_is_not_serving_while_a_call_under_way_finishes(tmp_path: Pat
 
 def test_B19_watchers_are_told_of_the_stop_and_do_not_delay_it(tmp_path: Path) -> None:
     with ready_server(tmp_path) as server:
-        started_at = time.monotonic()
         seen = watch_until_end(server, server.process.terminate)
-        assert server.process.wait(60) == 0
-        assert time.monotonic() - started_at < 20  # the grace period is 30 seconds
+        assert server.process.wait(25) == 0  # the grace period is 30 seconds
         statuses = health_pb2.HealthCheckResponse
         assert seen == [statuses.SERVING, statuses.NOT_SERVING]

@@ -56,7 +56,7 @@ class Tensor:
 
 
 def bound(values: object, info: OpInfo = TWO, key: str = "") -> dict[str, np.ndarray]:
-    arrays = bind_inputs(values, info, key)
+    _, arrays = bind_inputs(values, info, key)
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
     return arrays
 
@@ -193,7 +193,7 @@ def test_bind_output_gradients_wrong_count_names_the_outputs() -> None:
 
 
 def test_bind_inputs_list_of_arrays_for_one_tensor_is_stacked_without_a_cast() -> None:
-    bound = bind_inputs({"x": [np.float64(1), np.float64(2)]}, TWO, "")
+    _, bound = bind_inputs({"x": [np.float64(1), np.float64(2)]}, TWO, "")
     np.testing.assert_array_equal(bound["x"], np.array([1.0, 2.0]))
     assert bound["x"].dtype == np.float64
 

@@ -83,10 +83,19 @@ def test_signatures_are_forgotten_when_a_reply_has_another_fingerprint(tmp_path:
         second = client.forward("scale", 1.0)
         assert (first.output, second.output) == (2.0, 3.0)
         assert first.fingerprint != second.fingerprint
-        assert get_op_calls(new) == 0
-        client.forward("scale", 1.0)
+        assert get_op_calls(new) == 1
         client.forward("scale", 1.0)
         assert get_op_calls(new) == 1
+
+
+def test_call_bound_by_old_signatures_is_bound_anew_and_sent_once_more(tmp_path: Path) -> None:
+    x = f'"x": {FLOAT32[5:]}'
+    y = f'"y": {FLOAT32[5:]}'
+    with running_server(write_module(tmp_path, inputs=f"{x}, {y}", parameters="x, y")) as old:
+        client = old.client()
+        assert client.vjp("scale", [X, 3.0 * X]).status == {"x": "dense", "y": "unconnected"}
+    with running_server(write_module(tmp_path, inputs=f"{y}, {x}", parameters="y, x"), port=port_of(old)), client:
+        np.testing.assert_array_equal(client.forward("scale", [X, 3.0 * X]).output, 6.0 * X)
 
 
 @pytest.mark.parametrize(

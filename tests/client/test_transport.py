@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from gradserve import errors
 from gradserve.errors import Code, GradserveError, InvalidRequest
-from gradserve.transport import Budget, check_timeout, error_of_rpc, read_trailer, request_metadata
+from gradserve.transport import Budget, check_target, check_timeout, error_of_rpc, read_trailer, request_metadata
 
 METADATA = (("x-request-id", "sent"),)
 INFO = error_details_pb2.ErrorInfo(reason="SHAPE_MISMATCH", domain="gradserve", metadata={"wanted": "(3,)"})
@@ -87,7 +87,27 @@ def test_read_trailer_keeps_text_alone() -> None:
 def test_error_of_rpc_has_the_code_of_the_rpc(code: grpc.StatusCode) -> None:
     error = error_of_rpc(RpcError(code, "text", ()), METADATA)
     assert error.code is Code[code.name]
-    assert (str(error), error.reason, error.facts, error.request_id) == ("text", code.name, {}, "sent")
+    assert (str(error).partition(";")[0], error.reason, error.facts) == ("text", code.name, {})
+    assert error.request_id == "sent"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "text; give the call a longer timeout"),
+        (grpc.StatusCode.UNAVAILABLE, "text; is a server running there, and is the target right?"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "text; send less, or raise --max-message-bytes of the server"),
+        (grpc.StatusCode.INTERNAL, "text"),
+    ],
+)
+def test_error_of_rpc_that_grpc_itself_made_says_what_to_do(code: grpc.StatusCode, remedy: str) -> None:
+    assert str(error_of_rpc(RpcError(code, "text", ()), METADATA)) == remedy
+
+
+def test_check_target_without_a_port_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="wanted HOST:PORT, such as 'localhost:50051', got 'localhost'"):
+        check_target("localhost")
+    assert check_target("[::1]:50051") == "[::1]:50051"
 
 
 @pytest.mark.parametrize("others", [(), (wrappers_pb2.StringValue(value="x"),)])
@@ -120,7 +140,11 @@ def test_error_of_rpc_takes_the_request_id_that_the_server_names() -> None:
 
 @pytest.mark.parametrize(
     ("details", "text"),
-    [(None, "INVALID_ARGUMENT"), ("", "INVALID_ARGUMENT"), ("two\nlines\r\n  more", "two lines more")],
+    [
+        (None, "the server gave no reason"),
+        ("", "the server gave no reason"),
+        ("two\nlines\r\n  more", "two lines more"),
+    ],
 )
 def test_error_of_rpc_text_is_one_line(details: str | None, text: str) -> None:
     assert str(error_with(details=details)) == text

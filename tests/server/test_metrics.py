@@ -73,7 +73,7 @@ def test_metrics_time_a_call_and_each_of_its_stages(server: RunningServer, clien
 def test_metrics_put_the_seconds_of_a_slow_op_into_compute(server: RunningServer, client: Client) -> None:
     inputs = {"seconds": np.float32(0.2), "number": np.int32(0)}
     name, labels = "gradserve_stage_duration_seconds_sum", {"op": "sleep", "method": "Forward", "stage": "compute"}
-    assert 0.2 <= growth(server, lambda: client.forward("sleep", inputs), name, **labels) < 1.0
+    assert growth(server, lambda: client.forward("sleep", inputs), name, **labels) >= 0.2
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_load_of_a_module_that_raises_names_module_and_cause_in_one_line(write, 
         python_module.load(str(path))
     assert raised.value.cause == "IMPORT_FAILED"
     assert str(path) in str(raised.value)
-    assert str(raised.value).endswith("why it fails")
+    assert str(raised.value).endswith("why it fails; --traceback shows where")
 
 
 @pytest.mark.parametrize("module", ["/nowhere/ops.py", "no_such_module_at_all", "ops.missing.name"])

@@ -48,7 +48,10 @@ def pack(tree: Any, leaves: Sequence[Any]) -> Any:
 
 def _children(tree: Any) -> dict[str, Any] | None:
     if isinstance(tree, Mapping):
-        return {str(key): value for key, value in tree.items()}
+        bad = [key for key in tree if not isinstance(key, str)]
+        if bad:
+            raise TypeError(f"keys of nested mappings must be strings: got {bad}")
+        return dict(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return dict(zip(tree._fields, tree, strict=True))
     if isinstance(tree, list | tuple):

@@ -31,6 +31,12 @@ _WRONG_COUNT = re.compile(
 )
 """What TensorFlow says of a rule that returns too few or too many gradients: bare, and inside a ``tf.function``."""
 
+_HINTS = {
+    "as a Python `bool`": "use tf.where or tf.cond for a choice that depends on a tensor",
+    "Iterating over a symbolic": "under tf.custom_gradient return the output and the gradient function, as a pair",
+    "Cannot convert a symbolic": "use TensorFlow's functions rather than NumPy's, or tf.numpy_function",
+}
+
 
 def trace(definition: OpDefinition, *, module: str, device: str) -> list[Op]:
     """Traces an op in the dtype of its inputs, and then in each of its further dtypes.
@@ -60,7 +66,15 @@ class _Tracer:
 
     def variants(self) -> list[tuple[str, list[tuple[str, Any]]]]:
         """Returns the named input specs of each signature to trace, by key."""
-        declared = structure.flatten(self.definition.inputs)
+        try:
+            declared = structure.flatten(self.definition.inputs)
+        except TypeError as error:
+            raise self._failure(str(error), "BAD_INPUTS") from error
+        names = [name for name, _ in declared]
+        if len(set(names)) < len(names):
+            raise self._failure(
+                f"each input needs a name of its own, nested ones joined by '/': got {names}", "BAD_INPUTS"
+            )
         for name, spec in declared:
             self._check_kind(spec, f"input {name!r}", tf.TensorSpec)
         keys = [(self.definition.signature, declared)]
@@ -197,13 +211,15 @@ class _Tracer:
             if "gradient registry" in str(error) or "No gradient defined" in str(error):
                 raise _NoRule(f"TensorFlow has no gradient for one of its operations: {error}") from error
             raise self._failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
-        except Exception as error:  # the op is the operator's code and may raise anything
+        except (Exception, SystemExit) as error:  # the op is the operator's code and may raise anything
             wrong_count = _WRONG_COUNT.search(_text(error))
             if wrong_count is not None:
                 wanted, got = (int(wrong_count[n] or wrong_count[f"{n}_inside"]) for n in ("wanted", "got"))
                 text = self._explain_count(wanted, got, uncounted)
                 raise self._failure(text, "GRADIENT_COUNT_MISMATCH") from error
-            raise self._failure(f"{type(error).__name__}: {_text(error)}", "TRACE_FAILED") from error
+            raise self._failure(
+                f"{type(error).__name__}: {_text(error)}{_hint(_text(error))}", "TRACE_FAILED"
+            ) from error
 
     def _flat_function(self) -> FlatFunction:
         """Returns the op as a function of flat inputs, bound by position."""
@@ -242,7 +258,7 @@ class _Tracer:
         if not isinstance(value, wanted) or isinstance(value, tf.RaggedTensorSpec | tf.SparseTensorSpec):
             raise self._failure(
                 f"{place}: only dense tensors are served: wanted {wanted.__name__}, got {type(value).__name__}; "
-                "pass values and indices (or row splits) as tensors of their own",
+                f"{_remedy_for_kind(value)}",
                 "UNSUPPORTED_KIND",
             )
         try:
@@ -289,6 +305,19 @@ class _Tracer:
 
 class _NoRule(Exception):
     """TensorFlow has no gradient rule for an operation of the graph, so the op has a forward pass only."""
+
+
+def _hint(text: str) -> str:
+    """Returns what to do about the commonest mistakes, of which TensorFlow's own text says something else."""
+    return next((f"; in an op: {hint}" for said, hint in _HINTS.items() if said in text), "")
+
+
+def _remedy_for_kind(value: Any) -> str:
+    if value is None:
+        return "return a tensor"
+    if isinstance(value, tf.DType):
+        return f"write tf.TensorSpec(None, tf.{value.name})"
+    return "pass values and indices (or row splits) as tensors of their own"
 
 
 def _with_dtype(spec: Any, dtype: Any) -> Any:

@@ -74,12 +74,8 @@ def _check(gradient: Any, tensor: Any, place: str) -> Any:
     """Returns a gradient as a dense tensor, having compared its dtype and static shape with those of its place."""
     if gradient is None:
         return None
-    if isinstance(gradient, tf.IndexedSlices):  # as from a gather; a rule may leave out the dense shape
-        gradient = tf.IndexedSlices(
-            gradient.values,
-            gradient.indices,
-            tf.shape(tensor) if gradient.dense_shape is None else gradient.dense_shape,
-        )
+    if isinstance(gradient, tf.IndexedSlices):  # as from a gather
+        gradient = _densify(gradient, tensor)
     gradient = tf.convert_to_tensor(gradient)
     if gradient.dtype != tensor.dtype:
         raise ContractError(
@@ -94,6 +90,15 @@ def _check(gradient: Any, tensor: Any, place: str) -> Any:
             cause="GRADIENT_SHAPE_MISMATCH",
         )
     return gradient
+
+
+def _densify(slices: Any, tensor: Any) -> Any:
+    """Sums slices into a dense tensor; a rule may leave out the dense shape, and TensorFlow would drop negative rows."""
+    dense_shape = tf.shape(tensor) if slices.dense_shape is None else slices.dense_shape
+    with tf.control_dependencies(
+        [tf.debugging.assert_non_negative(slices.indices, "a slice of a gradient has no row")]
+    ):
+        return tf.convert_to_tensor(tf.IndexedSlices(tf.identity(slices.values), slices.indices, dense_shape))
 
 
 def _shape(tensor: Any) -> str:

@@ -48,18 +48,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
-        method = handler_call_details.method.rsplit("/", 1)[-1]
+        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
         return grpc.unary_unary_rpc_method_handler(
             self._wrap(
-                cast("Behaviour", handler.unary_unary), method, request_id_of(handler_call_details.invocation_metadata)
+                cast("Behaviour", handler.unary_unary),
+                service,
+                method,
+                request_id_of(handler_call_details.invocation_metadata),
             ),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
-    def _wrap(self, behaviour: Behaviour, method: str, request_id: str) -> Behaviour:
+    def _wrap(self, behaviour: Behaviour, service: str, method: str, request_id: str) -> Behaviour:
         async def wrapped(request: bytes, context: Context) -> bytes:
             call = Call(
+                service=service,
                 method=method,
                 request_id=request_id,
                 clock=self._clock,

@@ -87,6 +87,9 @@ class Device:
             result, error = work.run(), None
         except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
             result, error = None, raised
+        except BaseException as raised:  # SystemExit and the like would end the event loop that they are handed to
+            result, error = None, RuntimeError(f"the op raised {type(raised).__name__}")
+            error.__cause__ = raised
         work.finished_at = self._clock()
         work.loop.call_soon_threadsafe(_settle, work.future, result, error)
 

@@ -7,11 +7,11 @@ import zlib
 from pathlib import Path
 from types import ModuleType
 
-from gradserve_server.ops import OpDefinition, OpLoadError
+from gradserve_server.ops import DECLARED, OpDefinition, OpLoadError
 
 
 def load(module_name: str) -> list[OpDefinition]:
-    """Imports a module and returns the ops that it defines, in the order of its namespace.
+    """Imports a module and returns the ops that it defines, in order.
 
     Args:
         module_name: A path that ends in ".py", or a dotted name found in the working directory or on ``sys.path``.
@@ -24,12 +24,17 @@ def load(module_name: str) -> list[OpDefinition]:
         module = _import_path(Path(module_name)) if module_name.endswith(".py") else _import_name(module_name)
     except (Exception, SystemExit) as error:  # a module may raise anything; the cause goes to the operator
         raise OpLoadError(
-            f"import failed with {type(error).__name__}: {_text_of(error)}", module=module_name, cause="IMPORT_FAILED"
+            f"import failed with {type(error).__name__}: {_text_of(error)}; --traceback shows where",
+            module=module_name,
+            cause="IMPORT_FAILED",
         ) from error
-    found = {id(value): value for value in vars(module).values() if _is_defined_in(value, module)}
+    named = [value for value in vars(module).values() if _is_defined_in(value, module)]
+    found = {id(definition): definition for definition in [*vars(module).get(DECLARED, []), *named]}
     if not found:
         raise OpLoadError(
-            "it defines no op; decorate a function with @gradserve_server.op(...)", module=module_name, cause="NO_OPS"
+            "it defines no op; decorate a function with @gradserve_server.op(...), above all other decorators",
+            module=module_name,
+            cause="NO_OPS",
         )
     return list(found.values())
 
@@ -50,6 +55,8 @@ def _import_path(path: Path) -> ModuleType:
 
 
 def _import_name(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ImportError(f"wanted a path that ends in .py, or a dotted name, got {name!r}")
     _make_importable(Path.cwd())
     return importlib.import_module(name)
 
