@@ -142,10 +142,7 @@ class App:
             except OpLoadError as error:
                 failures.add(error)
             except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
-                text = f"{type(error).__name__}: {error}"
-                self._logger.warning(
-                    "warm-up failed", op=op.name, error=text if len(text) < 600 else f"... {text[-600:]}"
-                )
+                self._logger.warning("warm-up failed", op=op.name, error=f"{type(error).__name__}: {_last_line(error)}")
         return Registry(registry.ops(), failures.skipped)
 
     def _submit(self, device: str, function: Callable[[], Any]) -> Work:
@@ -170,6 +167,12 @@ class App:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._calls.wait_until_idle(), self._settings.grace_seconds)
         await server.stop(min(_LAST_RESPONSES_SECONDS, self._settings.grace_seconds))
+
+
+def _last_line(error: Exception) -> str:
+    """Returns the line of a text of TensorFlow's that names the cause: the last one that is no stack frame or node."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
+    return lines[-1][:500] if lines else ""
 
 
 def _try_to_bind(host: str, port: int) -> None:
