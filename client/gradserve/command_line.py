@@ -87,21 +87,26 @@ def save_result(result: ForwardResult | VjpResult, folder: str) -> list[Path]:
 
 def _read_value(name: str, text: str) -> Any:
     if text.startswith("@"):
-        try:
-            return np.load(text[1:], allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(
-                f"argument {name!r}: wanted a .npy file without pickles, got {text[1:]}: {error}"
-            ) from error
+        return _read_file(name, text[1:])
     spelt = _NONFINITE.sub(lambda found: _JSON_NAME[found[0].lower()], text)
     for read, form in ((json.loads, text), (json.loads, spelt), (ast.literal_eval, text)):
         try:
             return read(form)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     if text.startswith(("[", "(", "{")):
         raise ValueError(f"argument {name!r}: wanted a number, a nested list of numbers or @FILE.npy, got {text!r}")
     return text
+
+
+def _read_file(name: str, path: str) -> Array:
+    try:
+        with Path(path).open("rb") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+    except OSError as error:
+        raise ValueError(f"argument {name!r}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, EOFError, MemoryError) as error:
+        raise ValueError(f"argument {name!r}: {path} is no .npy file of numbers or bools") from error
 
 
 def _read_string(name: str, text: str) -> Any:

@@ -4,6 +4,7 @@ The server checks every request here before TensorFlow sees it; the client uses 
 arguments and Python numbers.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 
@@ -148,7 +149,7 @@ def check_no_repeats(names: list[str], place: str, reason: str) -> None:
     """
     if len(set(names)) == len(names):
         return
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     raise InvalidRequest(
         f"{place}: each name may stand once: repeated {quote_all(repeated)}",
         reason=reason,

@@ -24,7 +24,7 @@ from gradserve_server.ops import OpLoadError
 from gradserve_server.registry import Registry
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, handlers_of
-from gradserve_server.warmup import warm_up
+from gradserve_server.warmup import cause_of, warm_up
 
 if TYPE_CHECKING:  # at run time these would import TensorFlow too early
     from gradserve_server.loading import Failures
@@ -36,6 +36,8 @@ LOAD_THREAD = "load"
 """Name of the thread that loads ops."""
 _ENVELOPE_BYTES = 2**20
 """What a response may have beside its tensors, whose size is checked before it is encoded: names, shapes, a fingerprint."""
+_QUIET_SECONDS = 0.2
+"""How long no call must have begun before the server stops."""
 _LAST_RESPONSES_SECONDS = 0.5
 """How long responses that are made may take to leave once the server stops."""
 
@@ -75,6 +77,8 @@ class App:
         registry = await self._warm_up(loaded, failures)
         for failure in failures.skipped:
             self._logger.error("op skipped", module=failure.module, op=failure.name, error=str(failure))
+        if failures.skipped and not registry.infos():  # whole modules failed, and there is nothing to serve or to list
+            raise failures.skipped[0]
         self._service.evaluator = Evaluator(registry, self._submit)
         self._metrics.set_ready(True)
         await self._health.set_serving(True)
@@ -142,7 +146,7 @@ class App:
             except OpLoadError as error:
                 failures.add(error)
             except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
-                self._logger.warning("warm-up failed", op=op.name, error=f"{type(error).__name__}: {_last_line(error)}")
+                self._logger.warning("warm-up failed", op=op.name, error=cause_of(error))
         return Registry(registry.ops(), failures.skipped)
 
     def _submit(self, device: str, function: Callable[[], Any]) -> Work:
@@ -165,14 +169,8 @@ class App:
         """
         self._service.is_draining = True
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._calls.wait_until_idle(), self._settings.grace_seconds)
+            await asyncio.wait_for(self._calls.wait_until_idle(_QUIET_SECONDS), self._settings.grace_seconds)
         await server.stop(min(_LAST_RESPONSES_SECONDS, self._settings.grace_seconds))
-
-
-def _last_line(error: Exception) -> str:
-    """Returns the line of a text of TensorFlow's that names the cause: the last one that is no stack frame or node."""
-    lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
-    return lines[-1][:500] if lines else ""
 
 
 def _try_to_bind(host: str, port: int) -> None:

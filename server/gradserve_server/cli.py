@@ -40,9 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         asyncio.run(serve(settings, make_logger(settings.log_level, settings.log_format)))
     except (OpLoadError, OSError, ValueError) as error:
         status = _refuse(str(error), error, show_traceback=settings.traceback)
-    if any(thread.name == LOAD_THREAD for thread in threading.enumerate()):
-        sys.stderr.flush()
-        os._exit(status)  # stopped while loading: the interpreter aborts if it ends while a thread is inside TensorFlow
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if any(thread.name == LOAD_THREAD or not thread.daemon for thread in others):
+        # Stopped while loading: the interpreter would abort if it ended while a thread is inside TensorFlow. Or an op has
+        # threads of its own: the interpreter would wait for them.
+        os._exit(status)
     return status
 
 

@@ -1,7 +1,8 @@
 """Logs: structured lines on standard error, one for each call and one for each event in the server's life."""
 
+import contextlib
 import sys
-from typing import Literal, TextIO
+from typing import Literal, TextIO, cast
 
 import structlog
 
@@ -31,12 +32,27 @@ def make_logger(level: LogLevel, log_format: LogFormat, stream: TextIO = sys.std
         *(as_json if log_format == "json" else [as_text]),
     ]
     logger: Logger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        structlog.WriteLogger(cast("TextIO", _Unbreakable(stream))),
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
     return logger
+
+
+class _Unbreakable:
+    """A stream whose reader may go away: lines are then lost, but no call and no stop fails for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class AccessLog:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from gradserve.signature import DEFAULT_KEY, Signature, TensorSpec
-from gradserve.tensors import Array
+from gradserve.tensors import MAX_RANK, Array
 
 GradientKind = Literal["exact", "surrogate", "unchecked"]
 DECLARED = "__gradserve_ops__"
@@ -137,7 +137,7 @@ def op(
             stateful=stateful,
             jit_compile=jit_compile,
             device=device,
-            documentation=inspect.getdoc(function) or "",
+            documentation=(inspect.getdoc(function) or "").encode(errors="replace").decode(),
             module=namespace.get("__name__", ""),
         )
         _check(definition)
@@ -155,14 +155,18 @@ def _check(definition: OpDefinition) -> None:
             f"{place}: a name has 1 to 128 letters, digits, '_', '.' or '-' and starts with no digit; "
             "give one: @op('my_name', ...)"
         )
-    if definition.version < 1:
-        raise ValueError(f"{place}: version must be at least 1, got {definition.version}")
+    if not isinstance(definition.version, int) or not 1 <= definition.version < 2**63:
+        raise ValueError(f"{place}: version must be an integer of at least 1, got {definition.version!r}")
     if definition.gradient not in ("exact", "surrogate", "unchecked"):
         raise ValueError(f"{place}: gradient must be 'exact', 'surrogate' or 'unchecked', got {definition.gradient!r}")
     if not isinstance(definition.inputs, Mapping) or not definition.inputs:
         raise ValueError(f"{place}: inputs must be a mapping from parameter names to tf.TensorSpec, with an entry")
-    if not definition.signature:
-        raise ValueError(f"{place}: the signature key must not be empty")
+    if not _NAME.fullmatch(definition.signature):
+        raise ValueError(f"{place}: a signature key is formed like a name, got {definition.signature!r}")
+    axis = definition.batch_axis
+    axes = list(axis.values()) if isinstance(axis, Mapping) else [axis]
+    if not all(value is None or (isinstance(value, int) and abs(value) < MAX_RANK) for value in axes):
+        raise ValueError(f"{place}: batch_axis must be an axis, or a mapping from names to axes, got {axis!r}")
 
 
 class Program(Protocol):
@@ -196,7 +200,7 @@ class OpLoadError(Exception):
             name: Name of the op; empty if the module as a whole failed.
             version: Version of the op.
         """
-        self.text = " ".join(text.split())
+        self.text = " ".join(text.split()).encode(errors="replace").decode()[:2000]
         self.module = module
         self.cause = cause
         self.name = name

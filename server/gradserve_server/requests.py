@@ -1,8 +1,10 @@
 """Requests and responses of the evaluating RPCs: bytes -> ``EvaluationRequest``, ``Evaluation`` -> bytes."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from gradserve.errors import InvalidRequest, Unsupported, quote
 from gradserve.signature import check_no_repeats
@@ -10,6 +12,12 @@ from gradserve.tensors import Array, decode, encode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2
 
+Item = TypeVar("Item")
+
+_MAX_TENSORS = 4096
+"""Most inputs, output gradients or names in a request: far more than any op has, few enough to look at each."""
+_BROADCAST_LIMIT = 2**62
+"""How many elements all inputs may have when they are broadcast together, whether or not an op does that."""
 _EMPTY_LIMIT = 2**20
 """What the dimensions other than 0 of the empty tensors of a request may multiply to, all together."""
 
@@ -92,7 +100,7 @@ def decode_vjp(data: bytes) -> EvaluationRequest:
         signature=message.signature,
         inputs=_decode_all(message.inputs, "input"),
         output_gradients=_decode_all(message.output_gradients, "output gradient"),
-        differentiate=list(message.differentiate),
+        differentiate=_check_length(list(message.differentiate), "differentiate"),
         variable_gradients=message.variable_gradients,
         zero_unconnected=message.unconnected == pb.UNCONNECTED_GRADIENTS_ZERO,
     )
@@ -143,25 +151,37 @@ def _version(version: int) -> int:
 
 def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Array]:
     tensors = list(tensors)
+    _check_length(tensors, f"{what}s")
     check_no_repeats([tensor.name for tensor in tensors], f"{what}s", "REPEATED_NAME")
     arrays = {tensor.name: decode(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
-    _check_empty(arrays.values(), f"{what}s")
+    _check_combined([array.shape for array in arrays.values()], f"{what}s")
     return arrays
 
 
-def _check_empty(arrays: Iterable[Array], place: str) -> None:
-    """Refuses empty tensors whose other dimensions could overflow once an op combines them.
+def _check_length(items: list[Item], place: str) -> list[Item]:
+    if len(items) > _MAX_TENSORS:
+        raise InvalidRequest(
+            f"{place}: wanted at most {_MAX_TENSORS}, got {len(items)}",
+            reason="TOO_MANY",
+            facts={"place": place, "got": str(len(items))},
+        )
+    return items
 
-    TensorFlow ends the process where the sizes of a shape multiply to too much, (2^40, 2^40, 0) say, as a broadcast of
-    two small messages makes it. A tensor that is not empty runs out of memory first, which is an error like any other.
+
+def _check_combined(shapes: Sequence[tuple[int, ...]], place: str) -> None:
+    """Refuses shapes whose sizes would overflow once an op combines them: TensorFlow then ends the process.
+
+    Small messages can have them: (2^40, 1, 0) and (1, 2^40, 0) hold no byte, and broadcast to (2^40, 2^40, 0). Where
+    nothing is empty, most ops run out of memory first, which is an error like any other; tf.where does not.
     """
-    shapes = [array.shape for array in arrays if array.size == 0]
-    product = math.prod(size or 1 for shape in shapes for size in shape)
-    if product > _EMPTY_LIMIT:
+    aligned = itertools.zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    broadcast = math.prod(max(sizes) or 1 for sizes in aligned)
+    empty = math.prod(size or 1 for shape in shapes if 0 in shape for size in shape)
+    if broadcast > _BROADCAST_LIMIT or empty > _EMPTY_LIMIT:
         got = ", ".join(str(shape) for shape in shapes[:4])
         raise InvalidRequest(
-            f"{place}: the dimensions other than 0 of empty tensors must multiply to at most {_EMPTY_LIMIT} in all: "
-            f"got {got}",
+            f"{place}: shapes must not overflow when they are combined: wanted at most {_BROADCAST_LIMIT} elements if all "
+            f"are broadcast, and {_EMPTY_LIMIT} for the dimensions other than 0 of empty tensors in all; got {got}",
             reason="BAD_SHAPE",
             facts={"place": place, "got": got},
         )

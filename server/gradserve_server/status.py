@@ -4,6 +4,7 @@ exception -> Failure -> google.rpc.Status -> trailing metadata
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping
 
@@ -78,12 +79,18 @@ def hide_paths(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return _cut(" ".join(text.split()), MAX_TEXT_BYTES)
+    """Returns text in one line that a terminal shows as it is, and that fits into a header once gRPC has escaped it."""
+    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
+    return _cut(printable, MAX_TEXT_BYTES)
 
 
 def _cut(text: str, limit_bytes: int) -> str:
-    """Returns text of at most ``limit_bytes`` of UTF-8, cut between characters."""
-    encoded = text.encode(errors="replace")  # lone surrogates, which cannot be sent, become "?"
-    return (
-        encoded.decode() if len(encoded) <= limit_bytes else encoded[: limit_bytes - 3].decode(errors="ignore") + "..."
-    )
+    """Returns text of at most ``limit_bytes`` as gRPC sends it: each byte that is not plain ASCII takes three."""
+    text = text.encode(errors="replace").decode()  # lone surrogates, which cannot be sent, become "?"
+    sizes = itertools.accumulate(_header_bytes(char) for char in text)
+    fitting = sum(1 for size in sizes if size <= limit_bytes - 3)
+    return text if sum(map(_header_bytes, text)) <= limit_bytes else f"{text[:fitting]}..."
+
+
+def _header_bytes(char: str) -> int:
+    return 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode())

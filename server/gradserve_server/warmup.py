@@ -29,8 +29,14 @@ def warm_up(op: Op) -> None:
             at = text.index(_NOT_COMPILED)
             raise op.failure(f"XLA cannot compile it: {text[at : at + 300]}", "WARM_UP_FAILED") from error
         if op.example_is_given:
-            raise op.failure(f"it failed on its own example: {text[:500]}", "WARM_UP_FAILED") from error
+            raise op.failure(f"it failed on its own example: {cause_of(error)}", "WARM_UP_FAILED") from error
         raise
+
+
+def cause_of(error: Exception) -> str:
+    """Returns the class of an error and the line of its text that names the cause: the last that is no stack frame."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
+    return f"{type(error).__name__}: {lines[-1][:500] if lines else ''}"
 
 
 def _run_all(op: Op) -> None:

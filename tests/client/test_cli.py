@@ -1,5 +1,6 @@
 """The command line ``gradserve``, against a real server."""
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -149,3 +150,33 @@ def test_failed_call_exits_with_one_and_a_line_with_code_text_and_reason(run: Ru
     status, out, err = run(*arguments)
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"gradserve: {said}")
+
+
+def test_options_may_stand_between_the_op_and_its_tensors(run: Run, example_server: RunningServer, capsys) -> None:
+    arguments = ["vjp", "square_with_grad", "--target", example_server.target, "x=3", "--json", "dy=2"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["input_gradients"]["x"]["value"] == 12.0
+    assert run("vjp", "square_with_grad", "x=3", "--no-such-option")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "sent"),
+    [
+        ("x=nan", b"nan"),
+        ("x=3", b"3"),
+        ('x="inf"', b"inf"),
+        ('x=["say nan to inf"]', [b"say nan to inf"]),
+    ],
+)
+def test_strings_reach_the_op_as_they_are(run: Run, serve, argument: str, sent: object) -> None:
+    ops = Path(__file__).parents[1] / "cases" / "ops_b_wire.py"
+    _, out, _ = run("forward", "echo_strings", argument, "--json", target=serve(ops).target)
+    value = json.loads(out)["outputs"]["output"]["value"]
+    assert value == (
+        [base64.b64encode(s).decode() for s in sent] if isinstance(sent, list) else base64.b64encode(sent).decode()
+    )
+
+
+def test_forward_refuses_an_output_gradient(run: Run) -> None:
+    status, _, err = run("forward", "square_with_grad", "x=3", "dy=1")
+    assert (status, "forward takes none" in err) == (2, True)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -197,3 +198,14 @@ def test_host_may_be_an_ipv6_address(serve) -> None:
     server = serve(BEHAVIOUR, host="::1")
     with Client(server.target.replace("127.0.0.1", "[::1]")) as client:
         assert client.vjp("square", 3.0).gradient == 6.0
+
+
+def test_server_whose_log_nobody_reads_any_more_still_answers_and_ends_with_status_0() -> None:
+    process = subprocess.Popen(server_command(str(BEHAVIOUR)), stderr=subprocess.PIPE, text=True)
+    listening = next(json.loads(line) for line in process.stderr if '"listening"' in line)
+    assert any('"ready"' in line for line in process.stderr)
+    process.stderr.close()
+    with Client(f"127.0.0.1:{listening['port']}") as client:
+        assert client.vjp("square", {"x": np.float32(3)}).gradient == 6.0
+    process.terminate()
+    assert process.wait(timeout=30) == 0

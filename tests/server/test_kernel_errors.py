@@ -51,11 +51,22 @@ def test_error_of_python_code_in_the_graph_is_not_for_callers(error: type[Except
     op = trace_one(lambda x: wrap(fail, [x], tf.float32), inputs={"x": VECTOR})
     with pytest.raises(tf.errors.OpError) as raised:
         op.program.forward([floats(1)])
-    assert translate(raised.value, "probe") is None
+    assert translate(raised.value, "probe", has_python=True) is None
+
+
+def test_kernel_text_that_repeats_a_marker_is_read_in_one_pass() -> None:
+    assert len(kernel_text("{{function_node " * 100_000)) <= 400
+
+
+@pytest.mark.parametrize("sent", [b"\xff", b"Traceback (most recent call last)", b"PyFunc", b"pyfunc_1"])
+def test_kernel_that_repeats_what_a_caller_sent_is_still_the_caller_s_error(sent: bytes) -> None:
+    op = trace_one(tf.strings.to_number, inputs={"input": tf.TensorSpec(None, tf.string)})
+    with pytest.raises(InvalidRequest):
+        op.program.forward([np.array([sent], object)])
 
 
 def test_translate_of_a_missing_kernel_is_unsupported() -> None:
-    error = translate(tf.errors.UnimplementedError(None, None, "no kernel for /a/b.cc"), "probe")
+    error = translate(tf.errors.UnimplementedError(None, None, "no kernel for /a/b.cc"), "probe", has_python=False)
     assert isinstance(error, Unsupported)
     assert (error.reason, str(error)) == (
         "NO_KERNEL",
@@ -72,13 +83,13 @@ def test_translate_of_a_missing_kernel_is_unsupported() -> None:
     ],
 )
 def test_translate_of_a_kernel_error_has_the_code_of_its_kind(error, code: str, reason: str) -> None:
-    public = translate(error(None, None, "why"), "probe")
+    public = translate(error(None, None, "why"), "probe", has_python=False)
     assert (public.code.name, public.reason) == (code, reason)
 
 
 @pytest.mark.parametrize("error", [tf.errors.InternalError, tf.errors.UnknownError, tf.errors.AbortedError])
 def test_translate_of_any_other_error_is_left_to_the_log(error) -> None:
-    assert translate(error(None, None, "why"), "probe") is None
+    assert translate(error(None, None, "why"), "probe", has_python=False) is None
 
 
 def test_kernel_text_keeps_what_the_kernel_said_alone() -> None:

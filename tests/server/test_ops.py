@@ -85,9 +85,11 @@ def test_op_around_a_lambda_without_name_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"version": 0}, "version must be at least 1, got 0"),
+        ({"version": 0}, "version must be an integer of at least 1, got 0"),
+        ({"version": 1.5}, "version must be an integer of at least 1, got 1.5"),
+        ({"batch_axis": "a"}, "batch_axis must be an axis, or a mapping from names to axes, got 'a'"),
         ({"gradient": "maybe"}, "gradient must be 'exact', 'surrogate' or 'unchecked', got 'maybe'"),
-        ({"signature": ""}, "the signature key must not be empty"),
+        ({"signature": ""}, "a signature key is formed like a name, got ''"),
         ({"inputs": {}}, "inputs must be a mapping"),
         ({"inputs": [tf.TensorSpec(None, tf.float32)]}, "inputs must be a mapping"),
     ],

@@ -7,7 +7,13 @@ import pytest
 
 from gradserve_server.ops import OpLoadError
 from gradserve_server.sources import python_module
+from gradserve_server.testing import running_server
 
+ONE = """
+@op("same", version={version}, inputs={{"x": tf.TensorSpec(None, tf.float32)}})
+def same(x):
+    return 2.0 * x
+"""
 HEAD = "import tensorflow as tf\nfrom gradserve_server import op\nX = {'x': tf.TensorSpec(None, tf.float32)}\n"
 
 
@@ -114,5 +120,40 @@ def test_load_of_a_module_without_ops_says_how_to_make_one(write) -> None:
 
 
 def test_load_of_a_bad_declaration_is_an_import_failure_with_its_text(write) -> None:
-    with pytest.raises(OpLoadError, match="op 'bad': version must be at least 1, got 0"):
+    with pytest.raises(OpLoadError, match="op 'bad': version must be an integer of at least 1, got 0"):
         python_module.load(str(write("bad.py", "@op('bad', inputs=X, version=0)\ndef bad(x):\n    return x\n")))
+
+
+def test_load_finds_an_op_whose_python_name_is_used_again(write) -> None:
+    path = write("versions.py", "".join(ONE.format(version=version) for version in (1, 2)))
+    assert [definition.version for definition in python_module.load(str(path))] == [1, 2]
+
+
+def test_two_ops_of_one_name_in_one_module_stop_the_start(write) -> None:
+    path = write("twice.py", ONE.format(version=1) * 2)
+    with pytest.raises(OpLoadError, match="is registered twice") as raised, running_server(str(path)):
+        pass
+    assert (raised.value.name, raised.value.cause) == ("same", "DUPLICATE_NAME")
+
+
+def test_op_that_exits_while_it_is_traced_stops_the_start(write) -> None:
+    path = write("exits.py", ONE.format(version=1).replace("return 2.0 * x", "raise SystemExit(3)"))
+    with pytest.raises(OpLoadError, match="SystemExit") as raised, running_server(str(path)):
+        pass
+    assert raised.value.cause == "TRACE_FAILED"
+
+
+def test_inputs_whose_names_join_to_the_same_stop_the_start(write) -> None:
+    inputs = '{"x": {"a/b": tf.TensorSpec([]), "a": {"b": tf.TensorSpec([])}}}'
+    path = write("joined.py", ONE.format(version=1).replace('{"x": tf.TensorSpec(None, tf.float32)}', inputs))
+    with pytest.raises(OpLoadError, match="a name of its own") as raised, running_server(str(path)):
+        pass
+    assert raised.value.cause == "BAD_INPUTS"
+
+
+def test_python_code_under_xla_stops_the_start(write) -> None:
+    body = "return tf.numpy_function(lambda a: a * 2, [x], tf.float32)"
+    path = write("compiled.py", ONE.format(version="1, jit_compile=True").replace("return 2.0 * x", body))
+    with pytest.raises(OpLoadError, match="XLA cannot compile it") as raised, running_server(str(path)):
+        pass
+    assert raised.value.cause == "WARM_UP_FAILED"

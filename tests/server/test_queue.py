@@ -121,3 +121,12 @@ async def test_server_answers_what_needs_no_device_while_the_device_is_busy(clie
     assert (await client.op("square")).name == "square"
     assert not busy.done()
     await busy
+
+
+async def test_work_that_was_cancelled_while_queued_lets_go_of_its_tensors(device: Device) -> None:
+    busy, dropped = device.submit(lambda: time.sleep(0.1)), device.submit(lambda: "never")
+    dropped.future.cancel()
+    await asyncio.sleep(0)
+    assert dropped.run is None
+    await busy.future
+    assert await device.submit(lambda: "next").future == "next"

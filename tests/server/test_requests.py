@@ -7,9 +7,11 @@ from google.protobuf.message import DecodeError
 from gradserve.errors import InvalidRequest, Unsupported
 from gradserve.tensors import decode, encode
 from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve.v1 import tensor_pb2 as pb_tensor
 from gradserve_server.requests import (
     Evaluation,
     MaybeGradient,
+    _check_combined,
     decode_forward,
     decode_vjp,
     encode_forward,
@@ -112,3 +114,26 @@ def test_encode_vjp_sends_a_tensor_with_a_dense_gradient_alone() -> None:
         ("i", 3, False),
     ]
     assert float(decode(sent[0].tensor)) == 6.0
+
+
+def test_decode_of_more_tensors_than_any_op_has_is_refused_at_once() -> None:
+    message = pb.VjpRequest(op="square", inputs=[pb_tensor.Tensor()] * 400_000)
+    with pytest.raises(InvalidRequest, match="inputs: wanted at most 4096, got 400000") as raised:
+        decode_vjp(message.SerializeToString())
+    assert raised.value.reason == "TOO_MANY"
+
+
+def test_decode_of_too_many_names_to_differentiate_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="differentiate: wanted at most 4096, got 5000"):
+        decode_vjp(pb.VjpRequest(op="square", differentiate=["x"] * 5000).SerializeToString())
+
+
+@pytest.mark.parametrize("shapes", [[(2**22, 1, 1), (1, 2**22, 1), (1, 1, 2**22)], [(2**31, 0), (1,)]])
+def test_shapes_that_overflow_when_they_are_combined_are_refused(shapes: list) -> None:
+    with pytest.raises(InvalidRequest, match="shapes must not overflow when they are combined"):
+        _check_combined(shapes, "inputs")
+
+
+@pytest.mark.parametrize("shapes", [[(4096, 4096)] * 10, [(2**20, 0), ()], [(0, 0, 0)], []])
+def test_usual_shapes_are_not_refused(shapes: list) -> None:
+    _check_combined(shapes, "inputs")

@@ -1,5 +1,8 @@
 """Statuses: what a caller sees of each exception, in one line that gRPC will carry."""
 
+import string
+import urllib.parse
+
 import pytest
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
@@ -58,17 +61,23 @@ def test_failure_text_of_several_lines_becomes_one() -> None:
 @pytest.mark.parametrize("shift", range(4))
 def test_failure_text_beyond_2_kb_is_cut_between_characters(character: str, shift: int) -> None:
     text = failure_of(errors.NotFound("x" * shift + character * 3000), op="").text
-    assert MAX_TEXT_BYTES - 4 < len(text.encode()) <= MAX_TEXT_BYTES
+    in_header = len(urllib.parse.quote(text, safe=string.printable.replace("%", "")))
+    assert MAX_TEXT_BYTES - 3 * len(character.encode()) < in_header <= MAX_TEXT_BYTES
     assert text == "x" * shift + character * (len(text) - 3 - shift) + "..."
 
 
-def test_failure_text_of_exactly_2_kb_is_kept() -> None:
-    assert failure_of(errors.NotFound("é" * 1024), op="").text == "é" * 1024
+@pytest.mark.parametrize("text", ["x" * 2048, "é" * 341, "%" * 682])
+def test_failure_text_of_2_kb_in_a_header_is_kept(text: str) -> None:
+    assert failure_of(errors.NotFound(text), op="").text == text
+
+
+def test_failure_text_shows_control_characters_escaped() -> None:
+    assert failure_of(errors.InvalidRequest("a\x1b[2J\x07b"), op="").text == r"a\x1b[2J\x07b"
 
 
 def test_failure_text_with_a_lone_surrogate_can_be_sent() -> None:
     failure = failure_of(errors.NotFound("bad \ud800 text", facts={"got": "\ud800"}), op="")
-    assert to_status(failure).message == "bad ? text"
+    assert to_status(failure).message == r"bad \ud800 text"
 
 
 def test_to_status_carries_error_info_with_short_facts() -> None:

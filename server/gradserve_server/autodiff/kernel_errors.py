@@ -21,22 +21,29 @@ _TABLE: dict[type[Exception], tuple[type[GradserveError], str, str]] = {
     tf.errors.UnimplementedError: (Unsupported, "NO_KERNEL", "TensorFlow has no kernel for this"),
     tf.errors.ResourceExhaustedError: (ResourceExhausted, "OUT_OF_MEMORY", "the device ran out of memory"),
 }
+_FROM_PYTHON = re.compile(r"Traceback \(most recent call last\)|PyFunc|pyfunc_\d")
+_MOST_OF_A_TEXT = 65536  # a caller's strings may make it as long as a message
 _NOISE = re.compile(
-    r"\{\{function_node [^}]*\}\}|<stack traces unavailable>|Graph execution error:"
+    r"\{\{function_node [^{}]*\}\}|<stack traces unavailable>|Graph execution error:"
     r"|^Detected at node .*|^ *File \".*\", line \d+, in .*",  # where the op's author wrote the node, line by line
     re.MULTILINE,
 )
 
 
-def translate(error: Exception, op_name: str) -> GradserveError | None:
+def translate(error: Exception, op_name: str, *, has_python: bool) -> GradserveError | None:
     """Returns what a caller should see of an error that TensorFlow raised in an op; None if only the log should.
 
     Errors that Python code inside the graph raised (``tf.numpy_function``) are the op's own failure, whatever class
     TensorFlow gives them, so their text is not for callers.
+
+    Args:
+        error: What TensorFlow raised.
+        op_name: Name of the op.
+        has_python: Whether its graph holds Python code. The text alone does not tell: a caller's strings may stand in it.
     """
     message = str(getattr(error, "message", ""))
     row = _TABLE.get(type(error))
-    if row is None or "Traceback (most recent call last)" in message or "PyFunc" in message:
+    if row is None or (has_python and _FROM_PYTHON.search(message)):
         return None
     error_class, reason, rule = row
     return error_class(f"op {quote(op_name)}: {rule}: {kernel_text(message)}", reason=reason, facts={"op": op_name})
@@ -44,5 +51,5 @@ def translate(error: Exception, op_name: str) -> GradserveError | None:
 
 def kernel_text(message: str) -> str:
     """Returns what a kernel said, without TensorFlow's node names, paths and stack traces, in one line."""
-    said = message.split("\n\t [[", maxsplit=1)[0]
+    said = message.split("\n\t [[", maxsplit=1)[0].split("Stack trace of op", maxsplit=1)[0][-_MOST_OF_A_TEXT:]
     return " ".join(hide_paths(_NOISE.sub("", said)).split())[:400]

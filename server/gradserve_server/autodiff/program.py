@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gradserve.errors import InvalidRequest, quote
 from gradserve.tensors import Array
 from gradserve_server.autodiff.kernel_errors import translate
 
@@ -23,6 +24,8 @@ class TracedProgram:
     """Concrete function of the flat inputs and output gradients; None if the op has no backward pass."""
     variable_vjp_trace: Any
     """The same, but with gradients of the variables after those of the inputs; None if it reads no trainable one."""
+    has_python: bool
+    """Whether its graph holds Python code, as by ``tf.numpy_function``."""
     output_count: int
     """How many of the tensors that a VJP trace returns are outputs; the others are gradients."""
 
@@ -42,10 +45,25 @@ class TracedProgram:
         try:
             return [_to_array(tensor) for tensor in trace(*[_to_tensor(array) for array in arrays])]
         except tf.errors.OpError as error:
-            public = translate(error, self.op_name)
+            public = translate(error, self.op_name, has_python=self.has_python)
             if public is None:
                 raise
             raise public from error
+        except UnicodeDecodeError as error:  # TensorFlow fails to tell of values that are no UTF-8
+            if self.has_python:
+                raise
+            raise InvalidRequest(
+                f"op {quote(self.op_name)}: a kernel refused the values, with a text that is no UTF-8",
+                reason="VALUES_REFUSED",
+                facts={"op": self.op_name},
+            ) from error
+
+
+def has_python_code(trace: Any) -> bool:
+    """Whether a concrete function, or one that it calls, runs Python code."""
+    graph = trace.graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return any("PyFunc" in node.op for node in nodes)
 
 
 def _to_tensor(array: Array) -> Any:

@@ -18,7 +18,7 @@ from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import Array
 from gradserve_server.autodiff import structure
 from gradserve_server.autodiff.fingerprint import fingerprint
-from gradserve_server.autodiff.program import TracedProgram
+from gradserve_server.autodiff.program import TracedProgram, has_python_code
 from gradserve_server.autodiff.variables import assigning_operations, name_variables, variables_of
 from gradserve_server.autodiff.vjp import ContractError, FlatFunction, make_vjp
 from gradserve_server.ops import Op, OpDefinition, OpLoadError
@@ -133,6 +133,7 @@ class _Tracer:
                 forward_trace=forward_trace,
                 vjp_trace=vjp_trace,
                 variable_vjp_trace=variable_vjp_trace,
+                has_python=any(map(has_python_code, traces)),
                 output_count=len(outputs),
             ),
             variables={name: _spec(name, variable, name in trainable) for name, variable in variables.items()},
@@ -211,7 +212,7 @@ class _Tracer:
             if "gradient registry" in str(error) or "No gradient defined" in str(error):
                 raise _NoRule(f"TensorFlow has no gradient for one of its operations: {error}") from error
             raise self._failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
-        except (Exception, SystemExit) as error:  # the op is the operator's code and may raise anything
+        except BaseException as error:  # the op is the operator's code and may raise anything, even to exit
             wrong_count = _WRONG_COUNT.search(_text(error))
             if wrong_count is not None:
                 wanted, got = (int(wrong_count[n] or wrong_count[f"{n}_inside"]) for n in ("wanted", "got"))

@@ -32,12 +32,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._observers = observers
         self._clock = clock
         self._under_way = 0
+        self._begun = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def wait_until_idle(self) -> None:
-        """Waits until no call is under way."""
-        await self._idle.wait()
+    async def wait_until_idle(self, quiet_seconds: float) -> None:
+        """Waits until no call is under way and none has begun for a while: some may still be on their way through gRPC."""
+        begun = -1
+        while begun != self._begun or self._under_way:
+            await self._idle.wait()
+            begun = self._begun
+            await asyncio.sleep(quiet_seconds)
 
     async def intercept_service(
         self,
@@ -71,6 +76,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 request_bytes=_size(request),
             )
             set_current_call(call)
+            self._begun += 1
             self._count(1)
             cause: Exception | None = None
             try:
@@ -95,10 +101,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 context.set_trailing_metadata(_trailer(call))
                 return response
             finally:
+                self._count(-1)
                 call.seconds = self._clock() - call.started_at
                 for observer in self._observers:
                     observer.call_ended(call, cause)
-                self._count(-1)
 
         return wrapped
 

@@ -1,6 +1,7 @@
 """Devices: the names of what TensorFlow can compute on, and one thread for each that owns it."""
 
 import asyncio
+import functools
 import re
 import threading
 from collections.abc import Callable
@@ -68,6 +69,7 @@ class Device:
         """Queues work; awaiting its future gives the result, and cancelling that before it began drops the work."""
         loop = asyncio.get_running_loop()
         work = Work(run=function, loop=loop, future=loop.create_future(), queued_at=self._clock())
+        work.future.add_done_callback(functools.partial(_drop_if_cancelled, work))
         self._queue.put(work)
         return work
 
@@ -82,9 +84,12 @@ class Device:
                 self._run(work)
 
     def _run(self, work: Work) -> None:
+        run = work.run
+        if run is None:
+            return
         work.started_at = self._clock()
         try:
-            result, error = work.run(), None
+            result, error = run(), None
         except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
             result, error = None, raised
         except BaseException as raised:  # SystemExit and the like would end the event loop that they are handed to
@@ -92,6 +97,11 @@ class Device:
             error.__cause__ = raised
         work.finished_at = self._clock()
         work.loop.call_soon_threadsafe(_settle, work.future, result, error)
+
+
+def _drop_if_cancelled(work: Work, future: "asyncio.Future[Any]") -> None:
+    if future.cancelled():
+        work.run = None
 
 
 def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:

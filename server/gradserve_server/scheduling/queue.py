@@ -14,8 +14,8 @@ Clock = Callable[[], float]
 class Work:
     """One call that waits for a device."""
 
-    run: Callable[[], Any]
-    """Does the work, on the device's thread."""
+    run: Callable[[], Any] | None
+    """Does the work, on the device's thread; None once the caller no longer waits, so that its tensors can go."""
     loop: asyncio.AbstractEventLoop
     """Event loop of the caller."""
     future: "asyncio.Future[Any]"

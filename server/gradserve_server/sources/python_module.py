@@ -22,7 +22,7 @@ def load(module_name: str) -> list[OpDefinition]:
     """
     try:
         module = _import_path(Path(module_name)) if module_name.endswith(".py") else _import_name(module_name)
-    except (Exception, SystemExit) as error:  # a module may raise anything; the cause goes to the operator
+    except BaseException as error:  # a module may raise anything, even to exit; the cause goes to the operator
         raise OpLoadError(
             f"import failed with {type(error).__name__}: {_text_of(error)}; --traceback shows where",
             module=module_name,
