@@ -1,28 +1,26 @@
 """Tracing: an ``OpDefinition`` becomes one ``Op`` per dtype, or an ``OpLoadError`` that says what is wrong with it.
 
-Each signature is traced twice, forward and VJP, with the sizes that its specs leave open; no request traces anything.
+Each signature is traced forward, as a VJP, and, if it reads trainable variables, as a VJP with their gradients too, with the
+sizes that its specs leave open. No request traces anything.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gradserve.dtypes import dtype_named, dtype_of
-from gradserve.errors import InvalidRequest
+from gradserve.dtypes import dtype_named
 from gradserve.signature import Signature, TensorSpec
-from gradserve.tensors import Array
-from gradserve_server.autodiff import structure
+from gradserve_server.autodiff.declaration import Declaration
 from gradserve_server.autodiff.fingerprint import fingerprint
 from gradserve_server.autodiff.program import TracedProgram, has_python_code
 from gradserve_server.autodiff.variables import assigning_operations, name_variables, variables_of
 from gradserve_server.autodiff.vjp import ContractError, FlatFunction, make_vjp
 from gradserve_server.ops import Op, OpDefinition, OpLoadError
-from gradserve_server.warmup import example_inputs
 
 _WRONG_COUNT = re.compile(
     r"returned too (?:few|many) gradients. Expected (?P<wanted>\d+) but received (?P<got>\d+)"
@@ -49,8 +47,9 @@ def trace(definition: OpDefinition, *, module: str, device: str) -> list[Op]:
     Raises:
         OpLoadError: It cannot be traced, or breaks its contract in a way that a trace shows.
     """
-    tracer = _Tracer(definition=definition, module=module, device=device)
-    return [tracer.trace(key, specs) for key, specs in tracer.variants()]
+    declaration = Declaration(definition=definition, module=module)
+    tracer = _Tracer(declaration=declaration, device=device)
+    return [tracer.trace(key, specs) for key, specs in declaration.variants()]
 
 
 def is_differentiable(tensor: Any) -> bool:
@@ -60,46 +59,21 @@ def is_differentiable(tensor: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Tracer:
-    definition: OpDefinition
-    module: str
+    declaration: Declaration
     device: str
 
-    def variants(self) -> list[tuple[str, list[tuple[str, Any]]]]:
-        """Returns the named input specs of each signature to trace, by key."""
-        try:
-            declared = structure.flatten(self.definition.inputs)
-        except TypeError as error:
-            raise self._failure(str(error), "BAD_INPUTS") from error
-        names = [name for name, _ in declared]
-        if len(set(names)) < len(names):
-            raise self._failure(
-                f"each input needs a name of its own, nested ones joined by '/': got {names}", "BAD_INPUTS"
-            )
-        for name, spec in declared:
-            self._check_kind(spec, f"input {name!r}", tf.TensorSpec)
-        keys = [(self.definition.signature, declared)]
-        own = {spec.dtype for _, spec in declared if spec.dtype.is_floating}
-        further = [dtype for dtype in map(self._further_dtype, self.definition.dtypes) if own != {dtype}]
-        return keys + [(dtype.name, [(name, _with_dtype(spec, dtype)) for name, spec in declared]) for dtype in further]
-
-    def _further_dtype(self, wanted: Any) -> Any:
-        try:
-            dtype = tf.as_dtype(wanted)
-        except TypeError as error:
-            raise self._failure(f"dtypes: no such dtype: {wanted!r}", "BAD_DTYPES") from error
-        if not dtype.is_floating:
-            raise self._failure(f"dtypes: wanted floating-point dtypes alone, got {dtype.name}", "BAD_DTYPES")
-        self._check_kind(tf.TensorSpec(None, dtype), "dtypes", tf.TensorSpec)
-        return dtype
+    @property
+    def definition(self) -> OpDefinition:
+        return self.declaration.definition
 
     def trace(self, key: str, specs: list[tuple[str, Any]]) -> Op:
         """Traces one signature."""
-        flat = self._flat_function()
+        flat = self.declaration.flat_function()
         tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
         names: list[str] = []
 
         def forward(*inputs: Any) -> list[Any]:
-            named = self._dense_outputs(flat(*inputs))
+            named = self.declaration.dense_outputs(flat(*inputs))
             names[:] = [name for name, _ in named]
             return [tensor for _, tensor in named]
 
@@ -115,7 +89,7 @@ class _Tracer:
             key=key,
             inputs={name: _spec(name, spec, name in connected) for name, spec in specs},
             outputs={name: _spec(name, tensor, is_differentiable(tensor)) for name, tensor in outputs.items()},
-            batch_axes=self._batch_axes([*dict(specs), *outputs]),
+            batch_axes=self.declaration.batch_axes([*dict(specs), *outputs]),
         )
         traces = [trace for trace in (forward_trace, vjp_trace, variable_vjp_trace) if trace is not None]
         return Op(
@@ -138,9 +112,9 @@ class _Tracer:
             ),
             variables={name: _spec(name, variable, name in trainable) for name, variable in variables.items()},
             connected_variables=connected_variables,
-            example=self._example(signature),
+            example=self.declaration.example(signature),
             example_is_given=bool(self.definition.example),
-            module=self.module,
+            module=self.declaration.module,
             no_vjp=no_vjp,
         )
 
@@ -182,13 +156,13 @@ class _Tracer:
         """Returns the variables that a trace reads, by name, having refused dtypes that are not served."""
         named = name_variables(variables_of(trace), self.definition.function, self.definition.variables)
         for name, variable in named.items():
-            self._check_kind(variable, f"variable {name!r}", tf.Variable)
+            self.declaration.check_kind(variable, f"variable {name!r}", tf.Variable)
         return named
 
     def _refuse_assignment(self, trace: Any) -> None:
         operations = assigning_operations(trace)
         if operations and not self.definition.stateful:
-            raise self._failure(
+            raise self.declaration.failure(
                 f"it changes a variable ({', '.join(operations)}), so that calls depend on those before them; "
                 "declare it with stateful=True, or keep the state out of the op",
                 "ASSIGNS_VARIABLE",
@@ -207,101 +181,20 @@ class _Tracer:
         except (OpLoadError, _NoRule):
             raise
         except ContractError as error:
-            raise self._failure(str(error), error.cause) from error
+            raise self.declaration.failure(str(error), error.cause) from error
         except LookupError as error:
             if "gradient registry" in str(error) or "No gradient defined" in str(error):
                 raise _NoRule(f"TensorFlow has no gradient for one of its operations: {error}") from error
-            raise self._failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
+            raise self.declaration.failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
         except BaseException as error:  # the op is the operator's code and may raise anything, even to exit
             wrong_count = _WRONG_COUNT.search(_text(error))
             if wrong_count is not None:
                 wanted, got = (int(wrong_count[n] or wrong_count[f"{n}_inside"]) for n in ("wanted", "got"))
-                text = self._explain_count(wanted, got, uncounted)
-                raise self._failure(text, "GRADIENT_COUNT_MISMATCH") from error
-            raise self._failure(
+                text = self.declaration.explain_count(wanted, got, uncounted)
+                raise self.declaration.failure(text, "GRADIENT_COUNT_MISMATCH") from error
+            raise self.declaration.failure(
                 f"{type(error).__name__}: {_text(error)}{_hint(_text(error))}", "TRACE_FAILED"
             ) from error
-
-    def _flat_function(self) -> FlatFunction:
-        """Returns the op as a function of flat inputs, bound by position."""
-        inputs = self.definition.inputs
-        try:
-            order, defaults = structure.positional_order(self.definition.function, list(inputs))
-        except TypeError as error:
-            raise self._failure(str(error), "BAD_INPUTS") from error
-
-        def call(*tensors: Any) -> Any:
-            packed = structure.pack(inputs, tensors)
-            return self.definition.function(*[packed[name] if name in packed else defaults[name] for name in order])
-
-        return call
-
-    def _dense_outputs(self, result: Any) -> list[tuple[str, Any]]:
-        named = structure.name_outputs(result)
-        if self.definition.outputs is not None:
-            wanted = list(self.definition.outputs)
-            if len(wanted) != len(named):
-                raise self._failure(f"outputs names {len(wanted)} but the op returns {len(named)}", "BAD_OUTPUTS")
-            named = [(name, value) for name, (_, value) in zip(wanted, named, strict=True)]
-        names = [name for name, _ in named]
-        if len(set(names)) < len(names):
-            raise self._failure(f"each output needs a name of its own: got {names}", "BAD_OUTPUTS")
-        return [(name, self._dense(value, f"output {name!r}")) for name, value in named]
-
-    def _dense(self, value: Any, place: str) -> Any:
-        if isinstance(value, int | float | complex | bool | np.ndarray | np.generic | tf.IndexedSlices | tf.Variable):
-            value = tf.convert_to_tensor(value)
-        self._check_kind(value, place, tf.Tensor)
-        return value
-
-    def _check_kind(self, value: Any, place: str, wanted: Any) -> None:
-        """Refuses what is no dense tensor of a dtype of the contract."""
-        if not isinstance(value, wanted) or isinstance(value, tf.RaggedTensorSpec | tf.SparseTensorSpec):
-            raise self._failure(
-                f"{place}: only dense tensors are served: wanted {wanted.__name__}, got {type(value).__name__}; "
-                f"{_remedy_for_kind(value)}",
-                "UNSUPPORTED_KIND",
-            )
-        try:
-            dtype_of(np.dtype(value.dtype.as_numpy_dtype), place)
-        except (InvalidRequest, TypeError, KeyError) as error:  # KeyError: resources and variants have no numpy dtype
-            raise self._failure(f"{place}: dtype {value.dtype.name} is not served", "UNSUPPORTED_KIND") from error
-
-    def _example(self, signature: Signature) -> Sequence[Array]:
-        given = structure.flatten_like(self.definition.inputs, self.definition.example or {})
-        unknown = [name for name in given if name not in signature.inputs]
-        if unknown:
-            raise self._failure(f"example names {unknown}, which are none of {list(signature.inputs)}", "BAD_EXAMPLE")
-        try:
-            return example_inputs(signature.inputs, given)
-        except (InvalidRequest, ValueError, TypeError) as error:
-            raise self._failure(f"example does not fit the inputs: {error}", "BAD_EXAMPLE") from error
-
-    def _batch_axes(self, names: list[str]) -> dict[str, int]:
-        axis = self.definition.batch_axis
-        if isinstance(axis, Mapping):
-            unknown = [name for name in axis if name not in names]
-            if unknown:
-                raise self._failure(f"batch_axis names {unknown}, which are none of {names}", "BAD_BATCH_AXIS")
-            return {name: value for name, value in axis.items() if value is not None}
-        return {} if axis is None else dict.fromkeys(names, axis)
-
-    def _explain_count(self, wanted: int, got: int, uncounted: int) -> str:
-        """Says how many gradients were wanted and got, without the outputs and variables that TensorFlow counts in."""
-        inputs = self.definition.inputs
-        _, defaults = structure.positional_order(self.definition.function, list(inputs))
-        if wanted == len(structure.flatten(inputs)) + len(defaults) + uncounted:
-            wanted, got = wanted - uncounted, got - uncounted
-        kept = f", and one for each parameter that keeps a default before them ({list(defaults)})" if defaults else ""
-        return (
-            f"the gradient function must return one gradient per input{kept}: wanted {wanted}, got {got}; "
-            "return None for an input that has no gradient"
-        )
-
-    def _failure(self, text: str, cause: str) -> OpLoadError:
-        return OpLoadError(
-            text, module=self.module, cause=cause, name=self.definition.name, version=self.definition.version
-        )
 
 
 class _NoRule(Exception):
@@ -311,18 +204,6 @@ class _NoRule(Exception):
 def _hint(text: str) -> str:
     """Returns what to do about the commonest mistakes, of which TensorFlow's own text says something else."""
     return next((f"; in an op: {hint}" for said, hint in _HINTS.items() if said in text), "")
-
-
-def _remedy_for_kind(value: Any) -> str:
-    if value is None:
-        return "return a tensor"
-    if isinstance(value, tf.DType):
-        return f"write tf.TensorSpec(None, tf.{value.name})"
-    return "pass values and indices (or row splits) as tensors of their own"
-
-
-def _with_dtype(spec: Any, dtype: Any) -> Any:
-    return tf.TensorSpec(spec.shape, dtype) if spec.dtype.is_floating else spec
 
 
 def _spec(name: str, tensor: Any, differentiable: bool) -> TensorSpec:
