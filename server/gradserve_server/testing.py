@@ -14,6 +14,9 @@ from gradserve_server.app import App
 from gradserve_server.config import Settings
 from gradserve_server.logs import make_logger
 
+_NO_VARIABLES = "NO_VARIABLE_IS_READ_"
+"""Prefix of the environment variables that a server in a test takes, so that it does not depend on where it runs."""
+
 
 class RunningServer:
     """A server that listens on loopback."""
@@ -48,7 +51,8 @@ def running_server(*modules: str, **settings: Any) -> Iterator[RunningServer]:
         >>> with running_server("ops.py") as server, server.client() as client:  # doctest: +SKIP
         ...     assert client.vjp("square_with_grad", 3.0).gradient == 6.0
     """
-    chosen = Settings(modules=list(modules), **{"port": 0, "metrics_port": 0, "log_level": "error", **settings})
+    given: dict[str, Any] = {"modules": list(modules), "port": 0, "metrics_port": 0, "log_level": "error", **settings}
+    chosen = Settings(**given, _env_prefix=_NO_VARIABLES)  # type: ignore[call-arg]  # pydantic's plugin would know it
     app = App(chosen, make_logger(chosen.log_level, chosen.log_format))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="gradserve-test-server", daemon=True)

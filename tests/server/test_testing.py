@@ -4,6 +4,7 @@ import socket
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.server.conftest import BEHAVIOUR
 
@@ -42,3 +43,10 @@ def test_running_server_takes_settings_by_name_and_refuses_unknown_ones() -> Non
 def test_server_process_that_cannot_start_says_why() -> None:
     with pytest.raises(TimeoutError, match="only runs on Sundays"), server_process(str(EXITS)):
         pytest.fail("the server started")
+
+
+def test_running_server_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADSERVE_MAX_MESSAGE_BYTES", "10")
+    monkeypatch.setenv("GRADSERVE_NO_SUCH_SETTING", "x")
+    with running_server(str(BEHAVIOUR)) as server, server.client() as client:
+        assert client.vjp("square", {"x": np.float32(3)}).gradient == 6.0
