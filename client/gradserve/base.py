@@ -87,27 +87,40 @@ class BaseClient:
     ) -> Generator["Rpc", Any, AnyForwardResult]:
         """Yields the RPCs that a call of an op needs, takes their results, and returns the last one.
 
-        An op's signatures are fetched if the call needs them and they are not known. If another graph answers than the one
-        that they describe, or the call fails as it may because of that, they are forgotten; and a call that was bound by
-        old ones is bound and sent once more, since it may have been bound to other inputs than it means.
+        An op's signatures are fetched if the call needs them and they are not known. A call that was bound by known ones may
+        mean other inputs than it was bound to, if another graph answers than the one that they describe: it is bound and
+        sent once more, unless the op is stateful.
         """
         budget = Budget(self._seconds(timeout))
-        key = (call.op, call.version)
-        for is_last in (False, True):
-            info, is_old = self._infos.get(key) if call.needs_info() else None, True
-            if info is None and call.needs_info():
-                wanted = pb.GetOpRequest(name=call.op, version=call.version)
-                info, is_old = (yield Rpc(GET_OP, wanted, budget.remaining_seconds(), request_id)), False
-                self._infos[key] = info
-            try:
-                request = build(call, info)
-                result: AnyForwardResult = yield Rpc(method, request, budget.remaining_seconds(), request_id)
-            except _MAY_BE_STALE:
-                self._infos.pop(key, None)
-                raise
-            if info is None or info.fingerprint == result.fingerprint:
-                break
-            self._infos.pop(key, None)
-            if is_last or not is_old or info.stateful:
-                break
+
+        def bound_by(info: OpInfo | None) -> Rpc:
+            return Rpc(method, build(call, info), budget.remaining_seconds(), request_id)
+
+        needs_info = call.needs_info()
+        info = self._infos.get((call.op, call.version)) if needs_info else None
+        is_known = info is not None
+        if needs_info and info is None:
+            info = yield from self._fetch_info(call, budget, request_id)
+        result: AnyForwardResult = yield from self._send(call, bound_by, info)
+        if is_known and info is not None and info.fingerprint != result.fingerprint:
+            info = yield from self._fetch_info(call, budget, request_id)
+            if not info.stateful:
+                result = yield from self._send(call, bound_by, info)
+        return result
+
+    def _fetch_info(self, call: OpCall, budget: Budget, request_id: str | None) -> Generator["Rpc", Any, OpInfo]:
+        wanted = pb.GetOpRequest(name=call.op, version=call.version)
+        info: OpInfo = yield Rpc(GET_OP, wanted, budget.remaining_seconds(), request_id)
+        self._infos[call.op, call.version] = info
+        return info
+
+    def _send(
+        self, call: OpCall, bound_by: Callable[[OpInfo | None], "Rpc"], info: OpInfo | None
+    ) -> Generator["Rpc", Any, Any]:
+        """Binds a call and sends it; forgets the signatures that it was bound by if it may have failed for them."""
+        try:
+            result = yield bound_by(info)
+        except _MAY_BE_STALE:
+            self._infos.pop((call.op, call.version), None)
+            raise
         return result

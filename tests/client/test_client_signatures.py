@@ -14,7 +14,7 @@ MODULE = """
 import tensorflow as tf
 from gradserve_server import op
 
-@op(inputs={{{inputs}}})
+@op(inputs={{{inputs}}}{options})
 def scale({parameters}):
     return {factor} * x
 """
@@ -23,16 +23,23 @@ X = np.ones(2, np.float32)
 
 
 def get_op_calls(server: RunningServer) -> int:
+    return calls_of(server, "GetOp")
+
+
+def calls_of(server: RunningServer, method: str) -> int:
     with urllib.request.urlopen(server.metrics_url) as response:
         text = response.read().decode()
     return sum(
-        int(float(n)) for n in re.findall(r'^gradserve_requests_total\{.*method="GetOp".*\} (\S+)$', text, re.MULTILINE)
+        int(float(n))
+        for n in re.findall(rf'^gradserve_requests_total\{{.*method="{method}".*\}} (\S+)$', text, re.MULTILINE)
     )
 
 
-def write_module(folder: Path, *, inputs: str = FLOAT32, parameters: str = "x", factor: str = "2.0") -> str:
-    path = folder / f"ops_{abs(hash((inputs, factor)))}.py"
-    path.write_text(MODULE.format(inputs=inputs, parameters=parameters, factor=factor))
+def write_module(
+    folder: Path, *, inputs: str = FLOAT32, parameters: str = "x", factor: str = "2.0", options: str = ""
+) -> str:
+    path = folder / f"ops_{abs(hash((inputs, factor, options)))}.py"
+    path.write_text(MODULE.format(inputs=inputs, parameters=parameters, factor=factor, options=options))
     return str(path)
 
 
@@ -112,3 +119,16 @@ def test_signatures_of_an_op_that_changed_are_learnt_anew_after_one_error(
         with pytest.raises(errors.InvalidRequest):
             client.forward("scale", [X])
         np.testing.assert_array_equal(client.forward("scale", inputs).output, 2.0 * inputs[0])
+
+
+@pytest.mark.parametrize(("options", "sent"), [("", 2), (", stateful=True", 1)])
+def test_call_bound_by_old_signatures_is_sent_once_more_unless_the_op_is_stateful(
+    tmp_path: Path, options: str, sent: int
+) -> None:
+    with running_server(write_module(tmp_path)) as old:
+        client = old.client()
+        client.forward("scale", 1.0)
+    changed = write_module(tmp_path, factor="3.0", options=options)
+    with running_server(changed, port=port_of(old)) as new, client:
+        assert client.forward("scale", 1.0).output == 3.0
+        assert calls_of(new, "Forward") == sent

@@ -54,7 +54,7 @@ def test_decode_vjp_with_an_unserved_field_is_unsupported_and_names_it(fields, n
 
 
 def test_decode_vjp_with_unserved_fields_at_their_zero_is_served() -> None:
-    decode_vjp(pb.VjpRequest(op="square", stack=0, variable_gradients=False).SerializeToString())
+    assert decode_vjp(pb.VjpRequest(op="square", stack=0).SerializeToString()).op == "square"
 
 
 def test_decode_forward_with_a_seed_is_unsupported() -> None:
@@ -137,3 +137,9 @@ def test_shapes_that_overflow_when_they_are_combined_are_refused(shapes: list) -
 @pytest.mark.parametrize("shapes", [[(4096, 4096)] * 10, [(2**20, 0), ()], [(0, 0, 0)], []])
 def test_usual_shapes_are_not_refused(shapes: list) -> None:
     _check_combined(shapes, "inputs")
+
+
+def test_decode_vjp_reads_whether_variable_gradients_are_wanted() -> None:
+    for wanted in (False, True):
+        message = pb.VjpRequest(op="square", variable_gradients=wanted)
+        assert decode_vjp(message.SerializeToString()).variable_gradients is wanted
