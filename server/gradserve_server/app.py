@@ -76,7 +76,7 @@ class App:
         failures, loaded = await _in_daemon_thread(self._load)
         registry = await self._warm_up(loaded, failures)
         for failure in failures.skipped:
-            self._logger.error("op skipped", module=failure.module, op=failure.name, error=str(failure))
+            self._logger.error("op skipped", source=failure.source, op=failure.name, error=str(failure))
         if failures.skipped and not registry.infos():  # whole modules failed, and there is nothing to serve or to list
             raise failures.skipped[0]
         self._service.evaluator = Evaluator(registry, self._submit)

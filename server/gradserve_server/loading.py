@@ -31,7 +31,7 @@ def import_modules(modules: Sequence[str], failures: Failures) -> Iterator[tuple
     """Imports modules by path or dotted name.
 
     Yields:
-        Each op with the name of its module.
+        Each op with where it comes from.
 
     Raises:
         OpLoadError: A module cannot be imported or defines no op, and failures are not skipped.
@@ -43,7 +43,7 @@ def import_modules(modules: Sequence[str], failures: Failures) -> Iterator[tuple
             failures.add(error)
             continue
         for definition in definitions:
-            yield module, definition
+            yield f"module {module!r}", definition
 
 
 def build_registry(
@@ -52,7 +52,7 @@ def build_registry(
     """Traces ops and builds the registry of them.
 
     Args:
-        definitions: Ops with the names of their modules.
+        definitions: Ops with where they come from.
         device_of: Turns the device that an op asks for (None: any) into the one that it gets, such as "cpu:0".
         failures: Takes what fails; those that name an op are listed in the registry.
 
@@ -60,9 +60,9 @@ def build_registry(
         OpLoadError: An op cannot be traced or is registered twice, and failures are not skipped.
     """
     ops: dict[tuple[str, int, str], Op] = {}
-    for module, definition in definitions:
+    for source, definition in definitions:
         try:
-            for op in _trace(definition, module, device_of):
+            for op in _trace(definition, source, device_of):
                 key = (op.name, op.version, op.signature.key)
                 if key in ops:
                     raise _duplicate(op)
@@ -72,14 +72,14 @@ def build_registry(
     return Registry(ops.values(), failures.skipped)
 
 
-def _trace(definition: OpDefinition, module: str, device_of: Callable[[str | None], str]) -> list[Op]:
+def _trace(definition: OpDefinition, source: str, device_of: Callable[[str | None], str]) -> list[Op]:
     try:
         device = device_of(definition.device)
     except ValueError as error:
         raise OpLoadError(
-            str(error), module=module, cause="NO_SUCH_DEVICE", name=definition.name, version=definition.version
+            str(error), source=source, cause="NO_SUCH_DEVICE", name=definition.name, version=definition.version
         ) from error
-    return trace(definition, module=module, device=device)
+    return trace(definition, source=source, device=device)
 
 
 def _duplicate(op: Op) -> OpLoadError:

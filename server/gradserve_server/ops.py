@@ -188,25 +188,25 @@ class Program(Protocol):
 
 
 class OpLoadError(Exception):
-    """An op or its module could not be loaded. ``str()`` is one line that names module, op and cause."""
+    """An op or its source could not be loaded. ``str()`` is one line that names source, op and cause."""
 
-    def __init__(self, text: str, *, module: str, cause: str, name: str = "", version: int = 0) -> None:
+    def __init__(self, text: str, *, source: str, cause: str, name: str = "", version: int = 0) -> None:
         """Describes the failure.
 
         Args:
             text: What went wrong, in one line.
-            module: The module, as the operator named it.
+            source: Where it comes from, as the operator named it, such as "module 'ops.py'".
             cause: Kind of the failure, in UPPER_SNAKE_CASE, such as "UNSUPPORTED_KIND".
-            name: Name of the op; empty if the module as a whole failed.
+            name: Name of the op; empty if the source as a whole failed.
             version: Version of the op.
         """
         self.text = " ".join(text.split()).encode(errors="replace").decode()[:2000]
-        self.module = module
+        self.source = source
         self.cause = cause
         self.name = name
         self.version = version
         op_part = f", op {name!r}" if name else ""
-        super().__init__(f"module {module!r}{op_part}: {cause}: {self.text}")
+        super().__init__(f"{source}{op_part}: {cause}: {self.text}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,11 +241,11 @@ class Op:
     """Inputs in order, for warm-up: the author's, or drawn."""
     example_is_given: bool
     """Whether the author gave the example, so that an op which fails on it is wrong."""
-    module: str
-    """Module that defines it, as the operator named it."""
+    source: str
+    """Where it comes from, as the operator named it, such as "module 'ops.py'"."""
     no_vjp: str = ""
     """Why it has no backward pass; empty if it has one."""
 
     def failure(self, text: str, cause: str) -> OpLoadError:
         """Returns the error that says why this op cannot be served; see ``OpLoadError``."""
-        return OpLoadError(text, module=self.module, cause=cause, name=self.name, version=self.version)
+        return OpLoadError(text, source=self.source, cause=cause, name=self.name, version=self.version)

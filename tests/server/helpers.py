@@ -19,7 +19,7 @@ INDEX = tf.TensorSpec([], tf.int32)
 
 def trace_all(function: Callable[..., Any], name: str = "probe", device: str = "cpu:0", **declared: Any) -> list[Op]:
     """Declares a function as an op and traces each of its signatures."""
-    return trace(op(name, **declared)(function), module="probe.py", device=device)
+    return trace(op(name, **declared)(function), source="module 'probe.py'", device=device)
 
 
 def trace_one(function: Callable[..., Any], **declared: Any) -> Op:

@@ -18,7 +18,7 @@ OPS = Path(__file__).with_name("ops_fingerprint.py")
 
 def fingerprints(*, device: str, backwards: bool = False) -> dict[str, str]:
     definitions = python_module.load(str(OPS))
-    traced = [trace(d, module="ops", device=device) for d in (definitions[::-1] if backwards else definitions)]
+    traced = [trace(d, source="ops", device=device) for d in (definitions[::-1] if backwards else definitions)]
     return {f"{op.name} {op.signature.key}": op.fingerprint for ops in traced for op in ops}
 
 

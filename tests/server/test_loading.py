@@ -26,9 +26,9 @@ def build(*definitions: OpDefinition, skip: bool = False):
     return build_registry([("probe.py", definition) for definition in definitions], on, failures), failures.skipped
 
 
-def test_import_modules_names_each_op_with_its_module() -> None:
+def test_import_modules_says_of_each_op_where_it_comes_from() -> None:
     found = list(import_modules([BEHAVIOUR], Failures(skip=False)))
-    assert {module for module, _ in found} == {BEHAVIOUR}
+    assert {source for source, _ in found} == {f"module {BEHAVIOUR!r}"}
     assert [definition.name for _, definition in found] == ["square", "sleep", "record", "boom", "take"]
 
 
@@ -39,7 +39,7 @@ def test_import_modules_of_a_module_named_twice_imports_it_once() -> None:
 def test_import_modules_that_skips_goes_on_after_a_failure() -> None:
     failures = Failures(skip=True)
     assert len(list(import_modules([EXITS, BEHAVIOUR], failures))) == 5
-    assert [(failure.module, failure.cause) for failure in failures.skipped] == [(EXITS, "IMPORT_FAILED")]
+    assert [(failure.source, failure.cause) for failure in failures.skipped] == [(f"module {EXITS!r}", "IMPORT_FAILED")]
 
 
 def test_import_modules_that_stops_raises_the_failure() -> None:

@@ -101,5 +101,5 @@ def test_op_with_a_bad_argument_is_refused_by_name(arguments: dict[str, object],
 
 
 def test_op_load_error_is_one_line_with_module_op_and_cause() -> None:
-    error = OpLoadError("first\n  second", module="ops.py", cause="TRACE_FAILED", name="probe", version=2)
+    error = OpLoadError("first\n  second", source="module 'ops.py'", cause="TRACE_FAILED", name="probe", version=2)
     assert str(error) == "module 'ops.py', op 'probe': TRACE_FAILED: first second"

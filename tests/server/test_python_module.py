@@ -99,7 +99,7 @@ def test_load_of_a_module_that_raises_names_module_and_cause_in_one_line(write, 
 def test_load_of_what_is_not_there_is_an_import_failure(module: str) -> None:
     with pytest.raises(OpLoadError) as raised:
         python_module.load(module)
-    assert (raised.value.cause, raised.value.module) == ("IMPORT_FAILED", module)
+    assert (raised.value.cause, raised.value.source) == ("IMPORT_FAILED", f"module {module!r}")
 
 
 def test_load_of_a_syntax_error_is_an_import_failure(write) -> None:

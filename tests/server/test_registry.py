@@ -39,11 +39,11 @@ def make(name: str = "square", version: int = 1, key: str = "serving_default", d
         connected_variables=(),
         example=[],
         example_is_given=False,
-        module="ops.py",
+        source="module 'ops.py'",
     )
 
 
-FAILURE = OpLoadError("why", module="ops.py", cause="TRACE_FAILED", name="broken", version=3)
+FAILURE = OpLoadError("why", source="module 'ops.py'", cause="TRACE_FAILED", name="broken", version=3)
 
 
 def test_registry_lists_versions_by_name_and_then_by_number() -> None:
@@ -135,4 +135,4 @@ def test_ops_leave_out_what_could_not_be_loaded() -> None:
 
 
 def test_failure_of_a_whole_module_is_no_op() -> None:
-    assert Registry([], [OpLoadError("why", module="ops.py", cause="IMPORT_FAILED")]).infos() == []
+    assert Registry([], [OpLoadError("why", source="module 'ops.py'", cause="IMPORT_FAILED")]).infos() == []

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gradserve.v1 import tensor_pb2 as gradserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gradserve/v1/op.proto\x12\x0cgradserve.v1\x1a\x19gradserve/v1/tensor.proto\"\xdb\x01\n\tSignature\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x06inputs\x18\x02 \x03(\x0b\x32\x18.gradserve.v1.TensorSpec\x12)\n\x07outputs\x18\x03 \x03(\x0b\x32\x18.gradserve.v1.TensorSpec\x12:\n\nbatch_axes\x18\x04 \x03(\x0b\x32&.gradserve.v1.Signature.BatchAxesEntry\x1a\x30\n\x0e\x42\x61tchAxesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xc5\x02\n\x02Op\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x15\n\rdocumentation\x18\x03 \x01(\t\x12+\n\nsignatures\x18\x04 \x03(\x0b\x32\x17.gradserve.v1.Signature\x12,\n\x08gradient\x18\x05 \x01(\x0e\x32\x1a.gradserve.v1.GradientKind\x12\x13\n\x0b\x65lementwise\x18\x06 \x01(\x08\x12\x10\n\x08stateful\x18\x07 \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\x08 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12$\n\x05state\x18\n \x01(\x0e\x32\x15.gradserve.v1.OpState\x12\x0f\n\x07\x66\x61ilure\x18\x0b \x01(\t\x12+\n\tvariables\x18\x0c \x03(\x0b\x32\x18.gradserve.v1.TensorSpec*\x80\x01\n\x0cGradientKind\x12\x1d\n\x19GRADIENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13GRADIENT_KIND_EXACT\x10\x01\x12\x1b\n\x17GRADIENT_KIND_SURROGATE\x10\x02\x12\x1b\n\x17GRADIENT_KIND_UNCHECKED\x10\x03*L\n\x07OpState\x12\x18\n\x14OP_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eOP_STATE_READY\x10\x01\x12\x13\n\x0fOP_STATE_FAILED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gradserve/v1/op.proto\x12\x0cgradserve.v1\x1a\x19gradserve/v1/tensor.proto\"\xdb\x01\n\tSignature\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x06inputs\x18\x02 \x03(\x0b\x32\x18.gradserve.v1.TensorSpec\x12)\n\x07outputs\x18\x03 \x03(\x0b\x32\x18.gradserve.v1.TensorSpec\x12:\n\nbatch_axes\x18\x04 \x03(\x0b\x32&.gradserve.v1.Signature.BatchAxesEntry\x1a\x30\n\x0e\x42\x61tchAxesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xf2\x03\n\x02Op\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x15\n\rdocumentation\x18\x03 \x01(\t\x12+\n\nsignatures\x18\x04 \x03(\x0b\x32\x17.gradserve.v1.Signature\x12,\n\x08gradient\x18\x05 \x01(\x0e\x32\x1a.gradserve.v1.GradientKind\x12\x13\n\x0b\x65lementwise\x18\x06 \x01(\x08\x12\x10\n\x08stateful\x18\x07 \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\x08 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12$\n\x05state\x18\n \x01(\x0e\x32\x15.gradserve.v1.OpState\x12\x0f\n\x07\x66\x61ilure\x18\x0b \x01(\t\x12+\n\tvariables\x18\x0c \x03(\x0b\x32\x18.gradserve.v1.TensorSpec\x12\x14\n\x0cunrepeatable\x18\r \x01(\x08\x12\x0e\n\x06traces\x18\x0e \x01(\x03\x12)\n\x05\x63heck\x18\x0f \x01(\x0e\x32\x1a.gradserve.v1.CheckVerdict\x12\x12\n\ncheck_text\x18\x10 \x01(\t\x12\'\n\x1alinear_in_output_gradients\x18\x11 \x01(\x08H\x00\x88\x01\x01\x42\x1d\n\x1b_linear_in_output_gradients*\x80\x01\n\x0cGradientKind\x12\x1d\n\x19GRADIENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13GRADIENT_KIND_EXACT\x10\x01\x12\x1b\n\x17GRADIENT_KIND_SURROGATE\x10\x02\x12\x1b\n\x17GRADIENT_KIND_UNCHECKED\x10\x03*L\n\x07OpState\x12\x18\n\x14OP_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eOP_STATE_READY\x10\x01\x12\x13\n\x0fOP_STATE_FAILED\x10\x02*\x95\x01\n\x0c\x43heckVerdict\x12\x1d\n\x19\x43HECK_VERDICT_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43HECK_VERDICT_PASS\x10\x01\x12\x19\n\x15\x43HECK_VERDICT_DEPARTS\x10\x02\x12\x16\n\x12\x43HECK_VERDICT_FAIL\x10\x03\x12\x1b\n\x17\x43HECK_VERDICT_UNCHECKED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,14 +34,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SIGNATURE_BATCHAXESENTRY']._loaded_options = None
   _globals['_SIGNATURE_BATCHAXESENTRY']._serialized_options = b'8\001'
-  _globals['_GRADIENTKIND']._serialized_start=617
-  _globals['_GRADIENTKIND']._serialized_end=745
-  _globals['_OPSTATE']._serialized_start=747
-  _globals['_OPSTATE']._serialized_end=823
+  _globals['_GRADIENTKIND']._serialized_start=790
+  _globals['_GRADIENTKIND']._serialized_end=918
+  _globals['_OPSTATE']._serialized_start=920
+  _globals['_OPSTATE']._serialized_end=996
+  _globals['_CHECKVERDICT']._serialized_start=999
+  _globals['_CHECKVERDICT']._serialized_end=1148
   _globals['_SIGNATURE']._serialized_start=67
   _globals['_SIGNATURE']._serialized_end=286
   _globals['_SIGNATURE_BATCHAXESENTRY']._serialized_start=238
   _globals['_SIGNATURE_BATCHAXESENTRY']._serialized_end=286
   _globals['_OP']._serialized_start=289
-  _globals['_OP']._serialized_end=614
+  _globals['_OP']._serialized_end=787
 # @@protoc_insertion_point(module_scope)

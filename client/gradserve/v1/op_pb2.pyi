@@ -20,6 +20,14 @@ class OpState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_STATE_UNSPECIFIED: _ClassVar[OpState]
     OP_STATE_READY: _ClassVar[OpState]
     OP_STATE_FAILED: _ClassVar[OpState]
+
+class CheckVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHECK_VERDICT_UNSPECIFIED: _ClassVar[CheckVerdict]
+    CHECK_VERDICT_PASS: _ClassVar[CheckVerdict]
+    CHECK_VERDICT_DEPARTS: _ClassVar[CheckVerdict]
+    CHECK_VERDICT_FAIL: _ClassVar[CheckVerdict]
+    CHECK_VERDICT_UNCHECKED: _ClassVar[CheckVerdict]
 GRADIENT_KIND_UNSPECIFIED: GradientKind
 GRADIENT_KIND_EXACT: GradientKind
 GRADIENT_KIND_SURROGATE: GradientKind
@@ -27,6 +35,11 @@ GRADIENT_KIND_UNCHECKED: GradientKind
 OP_STATE_UNSPECIFIED: OpState
 OP_STATE_READY: OpState
 OP_STATE_FAILED: OpState
+CHECK_VERDICT_UNSPECIFIED: CheckVerdict
+CHECK_VERDICT_PASS: CheckVerdict
+CHECK_VERDICT_DEPARTS: CheckVerdict
+CHECK_VERDICT_FAIL: CheckVerdict
+CHECK_VERDICT_UNCHECKED: CheckVerdict
 
 class Signature(_message.Message):
     __slots__ = ("key", "inputs", "outputs", "batch_axes")
@@ -48,7 +61,7 @@ class Signature(_message.Message):
     def __init__(self, key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., batch_axes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ("name", "version", "documentation", "signatures", "gradient", "elementwise", "stateful", "device", "fingerprint", "state", "failure", "variables")
+    __slots__ = ("name", "version", "documentation", "signatures", "gradient", "elementwise", "stateful", "device", "fingerprint", "state", "failure", "variables", "unrepeatable", "traces", "check", "check_text", "linear_in_output_gradients")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +74,11 @@ class Op(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    UNREPEATABLE_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    CHECK_TEXT_FIELD_NUMBER: _ClassVar[int]
+    LINEAR_IN_OUTPUT_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     documentation: str
@@ -73,4 +91,9 @@ class Op(_message.Message):
     state: OpState
     failure: str
     variables: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., documentation: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., gradient: _Optional[_Union[GradientKind, str]] = ..., elementwise: bool = ..., stateful: bool = ..., device: _Optional[str] = ..., fingerprint: _Optional[str] = ..., state: _Optional[_Union[OpState, str]] = ..., failure: _Optional[str] = ..., variables: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ...) -> None: ...
+    unrepeatable: bool
+    traces: int
+    check: CheckVerdict
+    check_text: str
+    linear_in_output_gradients: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., documentation: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., gradient: _Optional[_Union[GradientKind, str]] = ..., elementwise: bool = ..., stateful: bool = ..., device: _Optional[str] = ..., fingerprint: _Optional[str] = ..., state: _Optional[_Union[OpState, str]] = ..., failure: _Optional[str] = ..., variables: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., unrepeatable: bool = ..., traces: _Optional[int] = ..., check: _Optional[_Union[CheckVerdict, str]] = ..., check_text: _Optional[str] = ..., linear_in_output_gradients: bool = ...) -> None: ...

@@ -1,6 +1,6 @@
 """Declarations: what the author of an op declared, checked, and as flat named specs, functions and outputs.
 
-Whatever is wrong with it becomes an ``OpLoadError`` that names module, op and cause.
+Whatever is wrong with it becomes an ``OpLoadError`` that names source, op and cause.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from gradserve_server.warmup import example_inputs
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """An ``OpDefinition`` and the module that it came from."""
+    """An ``OpDefinition`` and where it came from."""
 
     definition: OpDefinition
     """What the author declared."""
-    module: str
-    """Its module, as the operator named it."""
+    source: str
+    """Where it comes from, as the operator named it, such as "module 'ops.py'"."""
 
     def variants(self) -> list[tuple[str, list[tuple[str, Any]]]]:
         """Returns the named input specs of each signature to trace, by key."""
@@ -139,7 +139,7 @@ class Declaration:
     def failure(self, text: str, cause: str) -> OpLoadError:
         """Returns the error that says why the op cannot be loaded."""
         return OpLoadError(
-            text, module=self.module, cause=cause, name=self.definition.name, version=self.definition.version
+            text, source=self.source, cause=cause, name=self.definition.name, version=self.definition.version
         )
 
 

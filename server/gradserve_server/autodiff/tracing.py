@@ -36,18 +36,18 @@ _HINTS = {
 }
 
 
-def trace(definition: OpDefinition, *, module: str, device: str) -> list[Op]:
+def trace(definition: OpDefinition, *, source: str, device: str) -> list[Op]:
     """Traces an op in the dtype of its inputs, and then in each of its further dtypes.
 
     Args:
         definition: The op.
-        module: Its module, as the operator named it, for errors.
+        source: Where it comes from, such as "module 'ops.py'", for errors.
         device: Device such as "cpu:0", where its graphs are placed.
 
     Raises:
         OpLoadError: It cannot be traced, or breaks its contract in a way that a trace shows.
     """
-    declaration = Declaration(definition=definition, module=module)
+    declaration = Declaration(definition=definition, source=source)
     tracer = _Tracer(declaration=declaration, device=device)
     return [tracer.trace(key, specs) for key, specs in declaration.variants()]
 
@@ -114,7 +114,7 @@ class _Tracer:
             connected_variables=connected_variables,
             example=self.declaration.example(signature),
             example_is_given=bool(self.definition.example),
-            module=self.declaration.module,
+            source=self.declaration.source,
             no_vjp=no_vjp,
         )
 

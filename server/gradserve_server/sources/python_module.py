@@ -25,7 +25,7 @@ def load(module_name: str) -> list[OpDefinition]:
     except BaseException as error:  # a module may raise anything, even to exit; the cause goes to the operator
         raise OpLoadError(
             f"import failed with {type(error).__name__}: {_text_of(error)}; --traceback shows where",
-            module=module_name,
+            source=f"module {module_name!r}",
             cause="IMPORT_FAILED",
         ) from error
     named = [value for value in vars(module).values() if _is_defined_in(value, module)]
@@ -33,7 +33,7 @@ def load(module_name: str) -> list[OpDefinition]:
     if not found:
         raise OpLoadError(
             "it defines no op; decorate a function with @gradserve_server.op(...), above all other decorators",
-            module=module_name,
+            source=f"module {module_name!r}",
             cause="NO_OPS",
         )
     return list(found.values())
