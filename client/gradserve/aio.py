@@ -1,6 +1,7 @@
 """The asyncio twin of ``gradserve.Client``: the same surface, awaited."""
 
 import asyncio
+import functools
 import os
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, cast
@@ -11,21 +12,25 @@ from gradserve import messages
 from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout
 from gradserve.binding import Tensors
 from gradserve.errors import Cancelled, GradserveError, Unavailable
-from gradserve.messages import (
+from gradserve.gradient_check import GradientCheck, Line
+from gradserve.messages import CheckOptions, OpCall, Unconnected
+from gradserve.methods import (
+    CHECK_GRADIENT,
     FORWARD,
     GET_OP,
     HEALTH_CHECK,
+    HVP,
+    JACOBIAN,
+    JVP,
     LIST_OPS,
     VJP,
     Method,
-    OpCall,
     Request,
     Response,
     Result,
-    Unconnected,
 )
 from gradserve.op_info import OpInfo
-from gradserve.results import ForwardResult, VjpResult
+from gradserve.results import ForwardResult, HvpResult, JacobianResult, JvpResult, VjpResult
 from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
 from gradserve.v1 import gradient_service_pb2 as pb
 
@@ -117,6 +122,113 @@ class Client(BaseClient):
             unconnected=unconnected,
         )
         return await self._run(self._evaluation(VJP, call, messages.vjp_request, timeout, request_id))
+
+    async def jvp(
+        self,
+        op: str,
+        inputs: Tensors,
+        tangents: Tensors,
+        *,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> JvpResult:
+        """Evaluates an op and pushes tangents of its inputs forward through it, as ``gradserve.Client.jvp`` does."""
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            vectors=tangents,
+            unconnected=unconnected,
+            seed=seed,
+            version=version,
+            signature=signature,
+        )
+        return await self._run(self._evaluation(JVP, call, messages.jvp_request, timeout, request_id))
+
+    async def hvp(
+        self,
+        op: str,
+        inputs: Tensors,
+        vectors: Tensors,
+        output_gradients: Tensors = None,
+        *,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> HvpResult:
+        """Evaluates an op, and its second derivative times a vector, as ``gradserve.Client.hvp`` does."""
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            vectors=vectors,
+            output_gradients=output_gradients,
+            unconnected=unconnected,
+            seed=seed,
+            version=version,
+            signature=signature,
+        )
+        return await self._run(self._evaluation(HVP, call, messages.hvp_request, timeout, request_id))
+
+    async def jacobian(
+        self,
+        op: str,
+        inputs: Tensors,
+        *,
+        differentiate: Sequence[str] | None = None,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> JacobianResult:
+        """Evaluates an op and its Jacobians, as ``gradserve.Client.jacobian`` does."""
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            differentiate=differentiate,
+            unconnected=unconnected,
+            seed=seed,
+            version=version,
+            signature=signature,
+        )
+        return await self._run(self._evaluation(JACOBIAN, call, messages.jacobian_request, timeout, request_id))
+
+    async def check_gradient(
+        self,
+        op: str,
+        inputs: Tensors = None,
+        *,
+        points: int = 0,
+        directions: int = 0,
+        max_elements: int = 0,
+        max_seconds: float = 0.0,
+        draw_seed: int = 0,
+        line: Line | None = None,
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> GradientCheck:
+        """Compares an op's gradient with forward values, as ``gradserve.Client.check_gradient`` does."""
+        options = CheckOptions(
+            points=points,
+            directions=directions,
+            max_elements=max_elements,
+            max_seconds=max_seconds,
+            draw_seed=draw_seed,
+            line=line,
+        )
+        build = functools.partial(messages.check_gradient_request, options=options)
+        call = OpCall(op=op, inputs={} if inputs is None else inputs, seed=seed, version=version, signature=signature)
+        return await self._run(self._evaluation(CHECK_GRADIENT, call, build, timeout, request_id))
 
     async def _run(self, steps: Generator[Rpc, Any, Result]) -> Result:
         """Sends the RPCs that a generator of the base class yields, and returns what it returns."""

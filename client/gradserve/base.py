@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import Message
 
 from gradserve.errors import InvalidRequest, NotFound, OpContractError
-from gradserve.messages import GET_OP, AnyForwardResult, Method, OpCall
+from gradserve.messages import OpCall
+from gradserve.methods import GET_OP, AnyResult, Method
 from gradserve.op_info import OpInfo
 from gradserve.transport import Budget, check_target, check_timeout
 from gradserve.v1 import gradient_service_pb2 as pb
@@ -79,12 +80,12 @@ class BaseClient:
 
     def _evaluation(
         self,
-        method: Method[Any, Any, AnyForwardResult],
+        method: Method[Any, Any, AnyResult],
         call: OpCall,
         build: Callable[[OpCall, OpInfo | None], Message],
         timeout: Timeout,
         request_id: str | None,
-    ) -> Generator["Rpc", Any, AnyForwardResult]:
+    ) -> Generator["Rpc", Any, AnyResult]:
         """Yields the RPCs that a call of an op needs, takes their results, and returns the last one.
 
         An op's signatures are fetched if the call needs them and they are not known. A call that was bound by known ones may
@@ -101,7 +102,7 @@ class BaseClient:
         is_known = info is not None
         if needs_info and info is None:
             info = yield from self._fetch_info(call, budget, request_id)
-        result: AnyForwardResult = yield from self._send(call, bound_by, info)
+        result: AnyResult = yield from self._send(call, bound_by, info)
         if is_known and info is not None and info.fingerprint != result.fingerprint:
             info = yield from self._fetch_info(call, budget, request_id)
             if not info.stateful:

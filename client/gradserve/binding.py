@@ -13,6 +13,7 @@ import numpy as np
 from gradserve.dtypes import DType
 from gradserve.errors import InvalidRequest, OpContractError, quote, quote_all
 from gradserve.op_info import OpInfo
+from gradserve.seeds import seed_input
 from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import Array
 
@@ -50,13 +51,14 @@ def arrays_by_name(values: Tensors) -> dict[str, Array] | None:
     return {name: np.asarray(value) for name, value in flat.items()}
 
 
-def bind_inputs(values: Tensors, info: OpInfo, key: str) -> tuple[Signature, dict[str, Array]]:
+def bind_inputs(values: Tensors, info: OpInfo, key: str, *, seeded: bool = False) -> tuple[Signature, dict[str, Array]]:
     """Binds inputs by an op's signature.
 
     Args:
         values: Mapping, sequence of arrays, or one array or number.
         info: The op.
         key: Signature key; empty for the first signature whose dtypes fit the arrays among the values.
+        seeded: Whether a seed fills one of the inputs, which is then not counted by position.
 
     Returns:
         The signature that the call means, and arrays by name. Unknown names pass, for the server to refuse.
@@ -64,7 +66,7 @@ def bind_inputs(values: Tensors, info: OpInfo, key: str) -> tuple[Signature, dic
     Raises:
         InvalidRequest: The values cannot be bound, or a Python number does not fit its dtype.
     """
-    signature, named = choose_signature(values, info, key)
+    signature, named = choose_signature(values, info, key, seeded=seeded)
     return signature, _to_arrays(named, signature.inputs, f"op {quote(info.name)}, input")
 
 
@@ -79,7 +81,35 @@ def bind_output_gradients(values: Tensors, info: OpInfo, signature: Signature) -
     return _to_arrays(given, signature.outputs, f"op {quote(info.name)}, output gradient")
 
 
-def choose_signature(values: Tensors, info: OpInfo, key: str) -> tuple[Signature, dict[str, Any]]:
+def bind_vectors(
+    values: Tensors, info: OpInfo, signature: Signature, what: str, *, seeded: bool = False
+) -> dict[str, Array]:
+    """Binds tangents, or other vectors like the inputs; an entry of None in a mapping or sequence means none is given.
+
+    Args:
+        values: In the forms of inputs.
+        info: The op.
+        signature: Its signature that is called.
+        what: What they are called, such as "tangents", for errors.
+        seeded: As for ``bind_inputs``.
+
+    Raises:
+        InvalidRequest: As for ``bind_inputs``.
+    """
+    place = f"op {quote(info.name)}, {what}"
+    named = _name_by_position(values, _names_by_position(signature, seeded=seeded), place)
+    given = {name: value for name, value in named.items() if value is not None}
+    return _to_arrays(given, signature.inputs, place.removesuffix("s"))
+
+
+def _names_by_position(signature: Signature, *, seeded: bool) -> list[str]:
+    skipped = seed_input(signature) if seeded else None
+    return [name for name, spec in signature.inputs.items() if spec is not skipped]
+
+
+def choose_signature(
+    values: Tensors, info: OpInfo, key: str, *, seeded: bool = False
+) -> tuple[Signature, dict[str, Any]]:
     """Returns the signature that a call means, and its inputs by name, as they were given.
 
     With an empty key that is the first one whose dtypes fit the arrays given, else the default one.
@@ -96,7 +126,10 @@ def choose_signature(values: Tensors, info: OpInfo, key: str) -> tuple[Signature
             facts={"op": info.name, "cause": info.failure.partition(":")[0]},
         )
     bound = [
-        (signature, _name_by_position(values, list(signature.inputs), f"op {quote(info.name)}, inputs"))
+        (
+            signature,
+            _name_by_position(values, _names_by_position(signature, seeded=seeded), f"op {quote(info.name)}, inputs"),
+        )
         for signature in candidates
     ]
     for signature, named in bound:

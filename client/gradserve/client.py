@@ -1,36 +1,31 @@
 """The blocking client."""
 
-import os
-import threading
-from collections.abc import Generator, Sequence
-from typing import Any, cast
-
-import grpc
+import functools
+from collections.abc import Sequence
 
 from gradserve import messages
-from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout
+from gradserve.base import DEFAULT, Timeout
 from gradserve.binding import Tensors
-from gradserve.errors import Cancelled, GradserveError
-from gradserve.messages import (
+from gradserve.blocking import BlockingClient
+from gradserve.gradient_check import GradientCheck, Line
+from gradserve.messages import CheckOptions, OpCall, Unconnected
+from gradserve.methods import (
+    CHECK_GRADIENT,
     FORWARD,
     GET_OP,
     HEALTH_CHECK,
+    HVP,
+    JACOBIAN,
+    JVP,
     LIST_OPS,
     VJP,
-    Method,
-    OpCall,
-    Request,
-    Response,
-    Result,
-    Unconnected,
 )
 from gradserve.op_info import OpInfo
-from gradserve.results import ForwardResult, VjpResult
-from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
+from gradserve.results import ForwardResult, HvpResult, JacobianResult, JvpResult, VjpResult
 from gradserve.v1 import gradient_service_pb2 as pb
 
 
-class Client(BaseClient):
+class Client(BlockingClient):
     """Calls a Gradserve server; safe to share between threads, to pickle, and to use after a fork (it connects anew).
 
     After a fork it relies on gRPC's own support for forks, which is on unless GRPC_ENABLE_FORK_SUPPORT=0 turns it off.
@@ -42,27 +37,6 @@ class Client(BaseClient):
         ...     client.vjp("square_with_grad", 3.0, 2.0).gradient
         array(12., dtype=float32)
     """
-
-    def _start(self) -> None:
-        super()._start()
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._channel: grpc.Channel | None = None
-
-    def __enter__(self) -> "Client":
-        """Returns the client itself."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Closes the connection."""
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connection, which fails the calls under way with ``Cancelled``; a later call connects anew."""
-        with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-            self._channel = None
 
     def ops(self, *, timeout: Timeout = DEFAULT) -> list[OpInfo]:
         """Returns every version of every op of the server."""
@@ -159,45 +133,190 @@ class Client(BaseClient):
         )
         return self._run(self._evaluation(VJP, call, messages.vjp_request, timeout, request_id))
 
-    def _run(self, steps: Generator[Rpc, Any, Result]) -> Result:
-        """Sends the RPCs that a generator of the base class yields, and returns what it returns."""
-        try:
-            rpc = next(steps)
-            while True:
-                try:
-                    result = self._call(*rpc)
-                except GradserveError as error:
-                    rpc = steps.throw(error)
-                else:
-                    rpc = steps.send(result)
-        except StopIteration as end:
-            return cast("Result", end.value)
-
-    def _call(
+    def jvp(
         self,
-        method: Method[Request, Response, Result],
-        request: Request,
+        op: str,
+        inputs: Tensors,
+        tangents: Tensors,
+        *,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
         timeout: Timeout = DEFAULT,
         request_id: str | None = None,
-    ) -> Result:
-        metadata = request_metadata(request_id)
-        send = self._connect().unary_unary(
-            method.path,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=method.response_type.FromString,
-        )
-        try:
-            response, rpc = send.with_call(request, timeout=self._seconds(timeout), metadata=metadata)
-        except grpc.RpcError as error:
-            raise error_of_rpc(error, metadata) from None
-        except ValueError as error:  # gRPC's own, if another thread closed the channel before the call began
-            raise Cancelled(f"the call could not begin: {error}", request_id=metadata[0][1]) from None
-        return method.to_result(response, read_trailer(rpc.trailing_metadata()))
+    ) -> JvpResult:
+        """Evaluates an op and pushes tangents of its inputs forward through it: the Jacobian times a vector.
 
-    def _connect(self) -> grpc.Channel:
-        if self._pid != os.getpid():  # a fork copies the connection but not the threads that drive it
-            self._start()
-        with self._lock:
-            if self._channel is None:
-                self._channel = grpc.insecure_channel(self._target, options=CHANNEL_OPTIONS)
-            return self._channel
+        It is taken from the op's own rule, so a surrogate gradient gives a surrogate product.
+
+        Args:
+            op: Name of the op.
+            inputs: As for ``forward``.
+            tangents: In the same forms, each in its input's shape and dtype; None, or left out of a mapping, for zeros.
+            unconnected: What stands for the tangent of an output that no input with a tangent reaches: "none" or "zero".
+            seed: As for ``forward``.
+            version: As for ``forward``.
+            signature: As for ``forward``.
+            timeout: As for ``forward``.
+            request_id: As for ``forward``.
+
+        Returns:
+            The outputs, and a tangent per output, in that output's shape and dtype.
+
+        Raises:
+            OpContractError: The op's rule is not linear in the output gradients (NOT_LINEAR_IN_DY).
+            Unsupported: TensorFlow cannot differentiate the op's rule (NO_SECOND_RULE).
+        """
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            vectors=tangents,
+            unconnected=unconnected,
+            seed=seed,
+            version=version,
+            signature=signature,
+        )
+        return self._run(self._evaluation(JVP, call, messages.jvp_request, timeout, request_id))
+
+    def hvp(
+        self,
+        op: str,
+        inputs: Tensors,
+        vectors: Tensors,
+        output_gradients: Tensors = None,
+        *,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> HvpResult:
+        """Evaluates an op, and the gradient of <input gradients, vectors>: its second derivative times a vector.
+
+        Args:
+            op: Name of the op.
+            inputs: As for ``forward``.
+            vectors: In the same forms, each in its input's shape and dtype; None, or left out of a mapping, for zeros.
+            output_gradients: As for ``vjp``.
+            unconnected: What stands for the product of an input that the gradients do not depend on: "none" or "zero".
+            seed: As for ``forward``.
+            version: As for ``forward``.
+            signature: As for ``forward``.
+            timeout: As for ``forward``.
+            request_id: As for ``forward``.
+
+        Returns:
+            The outputs, and a product per input, in that input's shape and dtype.
+
+        Raises:
+            Unsupported: TensorFlow cannot differentiate the op's rule (NO_SECOND_RULE).
+        """
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            vectors=vectors,
+            output_gradients=output_gradients,
+            unconnected=unconnected,
+            seed=seed,
+            version=version,
+            signature=signature,
+        )
+        return self._run(self._evaluation(HVP, call, messages.hvp_request, timeout, request_id))
+
+    def jacobian(
+        self,
+        op: str,
+        inputs: Tensors,
+        *,
+        differentiate: Sequence[str] | None = None,
+        unconnected: Unconnected = "none",
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> JacobianResult:
+        """Evaluates an op and the Jacobian of each output by each input: a row, by the op's rule, for each element of an output.
+
+        Args:
+            op: Name of the op.
+            inputs: As for ``forward``.
+            differentiate: Names of the inputs to differentiate by; None, or an empty list, for all.
+            unconnected: What stands for the Jacobian of an output that does not depend on an input: "none" or "zero".
+            seed: As for ``forward``.
+            version: As for ``forward``.
+            signature: As for ``forward``.
+            timeout: As for ``forward``.
+            request_id: As for ``forward``.
+
+        Returns:
+            The outputs, and Jacobians by output and input, in the output's shape followed by the input's.
+
+        Raises:
+            ResourceExhausted: There would be more rows than the server's limit (TOO_MANY_ROWS).
+        """
+        call = OpCall(
+            op=op,
+            inputs=inputs,
+            differentiate=differentiate,
+            unconnected=unconnected,
+            seed=seed,
+            version=version,
+            signature=signature,
+        )
+        return self._run(self._evaluation(JACOBIAN, call, messages.jacobian_request, timeout, request_id))
+
+    def check_gradient(
+        self,
+        op: str,
+        inputs: Tensors = None,
+        *,
+        points: int = 0,
+        directions: int = 0,
+        max_elements: int = 0,
+        max_seconds: float = 0.0,
+        draw_seed: int = 0,
+        line: Line | None = None,
+        seed: int | None = None,
+        version: int = 0,
+        signature: str = "",
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> GradientCheck:
+        """Compares an op's gradient with forward values, and with TensorFlow's own derivative of its forward pass.
+
+        Args:
+            op: Name of the op.
+            inputs: As for ``forward``; None to let the server draw some.
+            points: How many points to draw; 0 for the server's default, here and below.
+            directions: How many random directions to try at each point.
+            max_elements: Inputs of up to this many elements are checked element by element.
+            max_seconds: How long to go on; what is found by then is the answer.
+            draw_seed: Seed of what is drawn.
+            line: A line along which to evaluate the op, for a picture.
+            seed: As for ``forward``.
+            version: As for ``forward``.
+            signature: As for ``forward``.
+            timeout: As for ``forward``.
+            request_id: As for ``forward``.
+
+        Returns:
+            A verdict, and what each test found for each input.
+
+        Raises:
+            OpContractError: The op has no gradient to check (NO_GRADIENT_RULE, NOT_DIFFERENTIABLE), or its answers to equal
+                requests differ (NOT_REPEATABLE).
+        """
+        options = CheckOptions(
+            points=points,
+            directions=directions,
+            max_elements=max_elements,
+            max_seconds=max_seconds,
+            draw_seed=draw_seed,
+            line=line,
+        )
+        build = functools.partial(messages.check_gradient_request, options=options)
+        call = OpCall(op=op, inputs={} if inputs is None else inputs, seed=seed, version=version, signature=signature)
+        return self._run(self._evaluation(CHECK_GRADIENT, call, build, timeout, request_id))

@@ -45,6 +45,20 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line in the space of one input, along which to evaluate an op."""
+
+    low: float
+    """Where it begins."""
+    high: float
+    """Where it ends."""
+    points: int = 201
+    """How many points, at least 2, evenly spaced."""
+    input: str = ""
+    """Name of the input; empty for the first differentiable one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """An op and its derivatives along a line: each array has an element for each point."""
 

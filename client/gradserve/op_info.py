@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
+from gradserve.gradient_check import Verdict, verdict_from_wire, verdict_to_wire
 from gradserve.signature import (
     Signature,
     TensorSpec,
@@ -37,11 +38,21 @@ class OpInfo:
     device: str
     """Device that computes it, such as "cpu:0"; empty if it could not be loaded."""
     fingerprint: str
-    """Hexadecimal digest of graph and signatures; empty if it could not be loaded."""
+    """Hexadecimal digest of graph, signatures and the values of variables; empty if it could not be loaded."""
     variables: Mapping[str, TensorSpec] = dataclasses.field(default_factory=dict)
     """Variables that it reads, by name; the differentiable ones are the trainable ones."""
     failure: str = ""
     """Why it could not be loaded; empty if it is ready."""
+    repeatable: bool = True
+    """Whether equal requests have equal answers; not so where it draws random numbers that depend on no input."""
+    linear: bool | None = None
+    """Whether its gradient is linear in the output gradients, which ``Client.jvp`` needs; None if that is not known."""
+    traces: int = 0
+    """How many concrete functions have been traced for it so far."""
+    check: Verdict | None = None
+    """What the last check of its gradient found; None if none has run."""
+    check_text: str = ""
+    """What that check said."""
 
 
 def op_info_to_message(info: OpInfo) -> op_pb2.Op:
@@ -59,6 +70,11 @@ def op_info_to_message(info: OpInfo) -> op_pb2.Op:
         state=op_pb2.OP_STATE_FAILED if info.failure else op_pb2.OP_STATE_READY,
         failure=info.failure,
         variables=[spec_to_message(spec) for spec in info.variables.values()],
+        unrepeatable=not info.repeatable,
+        linear_in_output_gradients=info.linear,  # type: ignore[arg-type]  # None leaves it unset
+        traces=info.traces,
+        check=verdict_to_wire(info.check),
+        check_text=info.check_text,
     )
 
 
@@ -76,4 +92,9 @@ def op_info_from_message(message: op_pb2.Op) -> OpInfo:
         fingerprint=message.fingerprint,
         failure=message.failure,
         variables={spec.name: spec_from_message(spec) for spec in message.variables},
+        repeatable=not message.unrepeatable,
+        linear=message.linear_in_output_gradients if message.HasField("linear_in_output_gradients") else None,
+        traces=message.traces,
+        check=verdict_from_wire(message.check),
+        check_text=message.check_text,
     )

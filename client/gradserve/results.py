@@ -47,12 +47,76 @@ class VjpResult(ForwardResult):
 
     @property
     def gradient(self) -> Array | None:
-        """The input gradient, where exactly one was asked for.
+        """The input gradient, where exactly one was asked for, apart from inputs that can have none by their dtype.
 
         Raises:
             ValueError: There are several.
         """
-        return _only("gradient", self.input_gradients)
+        return _only("gradient", _differentiable(self.input_gradients, self.status))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JvpResult(ForwardResult):
+    """The outputs of an op and their tangents."""
+
+    output_tangents: Mapping[str, Array | None]
+    """Tangent by output, in the signature's order; None where there is none."""
+    status: Mapping[str, str]
+    """By output: "dense", "unconnected" or "not_differentiable"."""
+
+    @property
+    def tangent(self) -> Array | None:
+        """The tangent of the output, where there is exactly one, apart from those that can have none by their dtype.
+
+        Raises:
+            ValueError: There are several.
+        """
+        return _only("tangent", _differentiable(self.output_tangents, self.status))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HvpResult(ForwardResult):
+    """The outputs of an op, and its second derivative multiplied by a vector."""
+
+    products: Mapping[str, Array | None]
+    """Product by input, in the signature's order; None where there is none."""
+    status: Mapping[str, str]
+    """By input: "dense", "unconnected" or "not_differentiable"."""
+
+    @property
+    def product(self) -> Array | None:
+        """The product, where the op has exactly one input, apart from those that can have none by their dtype.
+
+        Raises:
+            ValueError: There are several.
+        """
+        return _only("product", _differentiable(self.products, self.status))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JacobianResult(ForwardResult):
+    """The outputs of an op and its Jacobians."""
+
+    jacobians: Mapping[str, Mapping[str, Array | None]]
+    """By differentiable output and then by input asked for; each has the shape of the output followed by that of the input."""
+    status: Mapping[str, Mapping[str, str]]
+    """Likewise: "dense", "unconnected" or "not_differentiable"."""
+
+    @property
+    def jacobian(self) -> Array | None:
+        """The Jacobian, where there is exactly one, apart from those by inputs that can have none by their dtype.
+
+        Raises:
+            ValueError: There are several.
+        """
+        by_input = _only("differentiable output", self.jacobians)
+        return _only("Jacobian", _differentiable(by_input, _only("differentiable output", self.status)))
+
+
+def _differentiable(values: Mapping[str, T], status: Mapping[str, str]) -> Mapping[str, T]:
+    """Returns the values without those of an integer, bool or string dtype, if there are others."""
+    found = {name: value for name, value in values.items() if status.get(name) != "not_differentiable"}
+    return found or values
 
 
 def _only(what: str, values: Mapping[str, T]) -> T:

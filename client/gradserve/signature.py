@@ -41,16 +41,23 @@ class TensorSpec:
             wanted is None or wanted == got for wanted, got in zip(self.shape, shape, strict=True)
         )
 
-    def check(self, array: Array, place: str) -> None:
+    def check(self, array: Array, place: str, *, stack: int = 0) -> None:
         """Refuses an array of another dtype, rank or shape.
+
+        Args:
+            array: The array.
+            place: What it is, for the error.
+            stack: Size of the leading axis that it must have beside its own; 0 for none.
 
         Raises:
             InvalidRequest: Reason DTYPE_MISMATCH or SHAPE_MISMATCH.
         """
         if array.dtype != self.dtype.numpy:
             raise dtype_mismatch(place, wanted=self.dtype, got=dtype_of(array.dtype, place))
-        if not self.accepts_shape(array.shape):
-            raise shape_mismatch(place, wanted=str(self.shape), got=array.shape)
+        stacked, own = (array.shape[:1], array.shape[1:]) if stack else ((), array.shape)
+        if stacked != (stack,) * bool(stack) or not self.accepts_shape(own):
+            wanted = f"({stack}, *shape), with the shape {self.shape}," if stack else str(self.shape)
+            raise shape_mismatch(place, wanted=wanted, got=array.shape)
 
 
 def dtype_mismatch(place: str, *, wanted: DType, got: DType) -> InvalidRequest:
@@ -99,10 +106,11 @@ class Signature:
             spec.check(arrays[name], f"op {quote(op)}, input {quote(name)}")
         return [arrays[name] for name in self.inputs]
 
-    def output_gradients_in_order(self, arrays: Mapping[str, Array], op: str) -> list[Array | None]:
+    def output_gradients_in_order(self, arrays: Mapping[str, Array], op: str, *, stack: int = 0) -> list[Array | None]:
         """Returns an entry for each differentiable output, in order: its gradient, or None where none was given.
 
         Only what the signature knows can be checked here; sizes that it leaves open are checked against the outputs.
+        Each has a leading axis of size ``stack`` if that is not 0.
 
         Raises:
             InvalidRequest: A name is unknown (BAD_OUTPUT_GRADIENT_NAMES), the output is of an integer, bool or string
@@ -119,8 +127,43 @@ class Signature:
                     reason="NOT_DIFFERENTIABLE",
                     facts={"place": place, "dtype": spec.dtype.name},
                 )
-            spec.check(array, place)
+            spec.check(array, place, stack=stack)
         return [arrays.get(name) for name, spec in self.outputs.items() if spec.differentiable]
+
+    def vectors_in_order(
+        self, arrays: Mapping[str, Array], inputs: Iterable[Array], op: str, what: str
+    ) -> list[Array | None]:
+        """Returns an entry for each floating-point or complex input, in order: its tangent, or None where none was given.
+
+        Args:
+            arrays: The tangents, or other vectors like the inputs, by name.
+            inputs: The inputs, in order.
+            op: Name of the op, for errors.
+            what: What they are called, such as "tangents", for errors.
+
+        Raises:
+            InvalidRequest: A name is unknown (BAD_TANGENT_NAMES and the like), there is none (NO_VECTORS), the input is of an integer,
+                bool or string dtype (NOT_DIFFERENTIABLE), or the array has another dtype or shape than the input.
+        """
+        unknown = [name for name in arrays if name not in self.inputs]
+        if unknown:
+            raise _bad_names(op, what, self.inputs, missing=[], unknown=unknown)
+        if not arrays:
+            raise InvalidRequest(
+                f"op {quote(op)}, {what}: wanted at least one, by the name of its input; got none", reason="NO_VECTORS"
+            )
+        for (name, spec), value in zip(self.inputs.items(), inputs, strict=True):
+            if name not in arrays:
+                continue
+            place = f"op {quote(op)}, {what.removesuffix('s')} {quote(name)}"
+            if not spec.dtype.is_differentiable:
+                raise InvalidRequest(
+                    f"{place}: an input of dtype {spec.dtype.name} takes none; leave it out",
+                    reason="NOT_DIFFERENTIABLE",
+                    facts={"place": place, "dtype": spec.dtype.name},
+                )
+            dataclasses.replace(spec, shape=value.shape).check(arrays[name], place)
+        return [arrays.get(name) for name, spec in self.inputs.items() if spec.dtype.is_differentiable]
 
     def check_differentiate(self, names: Iterable[str], op: str) -> None:
         """Refuses a list of inputs to differentiate that holds unknown or repeated names.

@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from gradserve.errors import Code, GradserveError, InvalidRequest, error_for_code
-from gradserve.messages import Trailer, new_request_id
+from gradserve.messages import new_request_id
+from gradserve.methods import Trailer
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),  # the server's limit decides; gRPC's default of 4 MiB is one small image

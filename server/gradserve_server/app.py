@@ -15,16 +15,16 @@ from grpc_reflection.v1alpha import reflection
 
 from gradserve.messages import HEALTH_SERVICE, SERVICE
 from gradserve_server.config import Settings
-from gradserve_server.evaluation import Evaluator
+from gradserve_server.evaluation import Evaluator, Limits
 from gradserve_server.health import Health
 from gradserve_server.interceptors.calls import CallInterceptor
 from gradserve_server.logs import AccessLog, Logger
 from gradserve_server.metrics import Metrics, new_registry
-from gradserve_server.ops import OpLoadError
+from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.registry import Registry
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, handlers_of
-from gradserve_server.warmup import cause_of, warm_up
+from gradserve_server.warmup import cause_of, warm_up, with_facts
 
 if TYPE_CHECKING:  # at run time these would import TensorFlow too early
     from gradserve_server.loading import Failures
@@ -79,7 +79,8 @@ class App:
             self._logger.error("op skipped", source=failure.source, op=failure.name, error=str(failure))
         if failures.skipped and not registry.infos():  # whole modules failed, and there is nothing to serve or to list
             raise failures.skipped[0]
-        self._service.evaluator = Evaluator(registry, self._submit)
+        limits = Limits(max_rows=settings.max_rows, max_response_bytes=settings.max_message_bytes)
+        self._service.evaluator = Evaluator(registry, self._submit, limits)
         self._metrics.set_ready(True)
         await self._health.set_serving(True)
         names = {f"{info.name}:{info.version}": info.failure for info in registry.infos()}
@@ -138,16 +139,23 @@ class App:
         Raises:
             OpLoadError: An op failed on an example of its author's, and failures are not skipped.
         """
-        for op in registry.ops():
-            if op.stateful:  # a run would change what the first caller finds
-                continue
-            try:
-                await self._submit(op.device, functools.partial(warm_up, op)).future
-            except OpLoadError as error:
-                failures.add(error)
-            except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
-                self._logger.warning("warm-up failed", op=op.name, error=cause_of(error))
-        return Registry(registry.ops(), failures.skipped)
+        ops = [await self._try(op, failures) for op in registry.ops()]
+        return Registry(ops, failures.skipped)
+
+    async def _try(self, op: Op, failures: "Failures") -> Op:
+        """Runs an op once, and returns it with what was found out."""
+        if op.stateful:  # a run would change what the first caller finds
+            return op
+        try:
+            await self._submit(op.device, functools.partial(warm_up, op)).future
+            found: Op = await self._submit(op.device, functools.partial(with_facts, op)).future
+        except OpLoadError as error:
+            failures.add(error)
+        except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
+            self._logger.warning("warm-up failed", op=op.name, error=cause_of(error))
+        else:
+            return found
+        return op
 
     def _submit(self, device: str, function: Callable[[], Any]) -> Work:
         return self._devices[device].submit(function)

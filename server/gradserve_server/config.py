@@ -60,6 +60,9 @@ class Settings(BaseSettings):
     max_message_bytes: Annotated[int, Field(gt=0, lt=2**31)] = Field(
         default=64 * 2**20, description="Largest message, in and out."
     )
+    max_rows: Annotated[int, Field(gt=0, lt=2**31)] = Field(
+        default=4096, description="Most stacked output gradients, or rows of Jacobians, in one call."
+    )
     reflection: bool = Field(default=True, description="Whether gRPC server reflection is served.")
     grace_seconds: Annotated[float, Field(ge=0)] = Field(
         default=30.0, description="How long calls under way may take to finish after SIGTERM."

@@ -4,33 +4,58 @@ TensorFlow checks neither the output gradients that it is given nor the gradient
 are checked here, on every path.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from gradserve.errors import GradserveError, InvalidRequest, OpContractError, Unsupported, quote
-from gradserve.signature import Shape, TensorSpec, shape_mismatch
+from gradserve.errors import GradserveError, OpContractError, ResourceExhausted, quote
+from gradserve.seeds import with_seed
+from gradserve.signature import TensorSpec
 from gradserve.tensors import Array
-from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve_server.answers import (
+    check_output_gradient_shapes,
+    fill_missing,
+    name_input_gradients,
+    name_jacobians,
+    name_output_tangents,
+    name_outputs,
+    name_products,
+    name_variable_gradients,
+)
 from gradserve_server.ops import Op
 from gradserve_server.registry import OpVersion, Registry
-from gradserve_server.requests import Evaluation, EvaluationRequest, MaybeGradient
+from gradserve_server.requests import EvaluationRequest
+from gradserve_server.responses import Evaluation
+from gradserve_server.rule_facts import is_linear
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.telemetry import current_call
 
 Submit = Callable[[str, Callable[[], Any]], Work]
 """Queues a function on the device of that name."""
+_BY_A_KERNEL = ("VALUES_REFUSED", "NO_KERNEL")
+"""Reasons of errors that a kernel raised, which may be the fault of the request or of the op's rule."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that one call may ask for."""
+
+    max_rows: int
+    """Rows of stacked output gradients, or of all Jacobians together."""
+    max_response_bytes: int
+    """Bytes of a response's tensors."""
 
 
 class Evaluator:
     """Evaluates requests with the ops of one registry."""
 
-    def __init__(self, registry: Registry, submit: Submit) -> None:
-        """Takes the registry, and the way to the devices."""
+    def __init__(self, registry: Registry, submit: Submit, limits: Limits) -> None:
+        """Takes the registry, the way to the devices, and what a call may ask for."""
         self.registry = registry
         self._submit = submit
+        self._limits = limits
 
     async def forward(self, request: EvaluationRequest) -> Evaluation:
         """Evaluates an op.
@@ -38,50 +63,139 @@ class Evaluator:
         Raises:
             GradserveError: The request is wrong, or the op refuses the values.
         """
-        version, op = self._find(request)
-        inputs = op.signature.inputs_in_order(request.inputs, op.name)
-        outputs = await self._run(op, lambda: op.program.forward(inputs))
-        return Evaluation(
-            version=op.version,
-            fingerprint=version.info.fingerprint,
-            outputs=name_outputs(op, outputs),
-        )
+        found = self._find(request)
+        outputs = await self._run(found.op, functools.partial(found.op.program.forward, found.inputs))
+        return found.answer(outputs=name_outputs(found.op, outputs))
 
     async def vjp(self, request: EvaluationRequest) -> Evaluation:
-        """Evaluates an op and pulls the output gradients back through it.
+        """Evaluates an op and pulls output gradients back through it: one for each output, or a stack of them.
 
         Raises:
             GradserveError: The request is wrong, the op refuses the values, or its gradients break its contract.
         """
-        version, op = self._find(request)
-        signature = op.signature
-        inputs = signature.inputs_in_order(request.inputs, op.name)
-        signature.check_differentiate(request.differentiate, op.name)
-        given = signature.output_gradients_in_order(request.output_gradients, op.name)
+        found = self._find(request)
+        op, inputs = found.op, found.inputs
+        op.signature.check_differentiate(request.differentiate, op.name)
+        upstream = self._output_gradients(found)
         _check_has_vjp(op)
-        upstream = fill_missing(given, signature.outputs)
         with_variables = request.variable_gradients and bool(op.connected_variables)
-        try:
-            run = functools.partial(op.program.vjp, inputs, upstream, with_variables=with_variables)
-            outputs, gradients = await self._run(op, run)
-        except (InvalidRequest, Unsupported) as error:
-            await self._blame(op, inputs, request.output_gradients, error)
-            raise
-        named_outputs = name_outputs(op, outputs)
-        check_output_gradient_shapes(request.output_gradients, named_outputs, op.name)
-        return Evaluation(
-            version=op.version,
-            fingerprint=version.info.fingerprint,
-            outputs=named_outputs,
+        if request.stack:
+            self._check_rows(found, request.stack)
+            run = functools.partial(op.program.stacked_vjp, inputs, upstream, request.stack)
+        else:
+            run = functools.partial(op.program.vjp, inputs, upstream)
+        outputs, gradients = await self._run_rule(found, functools.partial(run, with_variables=with_variables))
+        return found.answer(
+            outputs=self._name_outputs(found, outputs),
             input_gradients=name_input_gradients(op, inputs, gradients, request),
             variable_gradients=name_variable_gradients(op, gradients, request) if request.variable_gradients else {},
         )
 
-    def _find(self, request: EvaluationRequest) -> tuple[OpVersion, Op]:
+    async def jvp(self, request: EvaluationRequest) -> Evaluation:
+        """Evaluates an op and pushes tangents forward through it.
+
+        Raises:
+            GradserveError: As for ``vjp``; or the op's rule is not linear in the output gradients (NOT_LINEAR_IN_DY), or
+                TensorFlow cannot differentiate it (NO_SECOND_RULE).
+        """
+        found = self._find(request)
+        op, inputs = found.op, found.inputs
+        tangents = op.signature.vectors_in_order(request.vectors, inputs, op.name, "tangents")
+        _check_has_vjp(op)
+        await self._check_linear(found)
+        outputs, results = await self._run_rule(found, functools.partial(op.program.jvp, inputs, tangents))
+        named = self._name_outputs(found, outputs)
+        return found.answer(outputs=named, output_tangents=name_output_tangents(op, named, results, request))
+
+    async def hvp(self, request: EvaluationRequest) -> Evaluation:
+        """Evaluates an op, its gradients, and the gradient of their inner product with the vectors of the request.
+
+        Raises:
+            GradserveError: As for ``vjp``; or TensorFlow cannot differentiate the op's rule (NO_SECOND_RULE).
+        """
+        found = self._find(request)
+        op, inputs = found.op, found.inputs
+        vectors = op.signature.vectors_in_order(request.vectors, inputs, op.name, "vectors")
+        upstream = self._output_gradients(found)
+        _check_has_vjp(op)
+        outputs, products = await self._run_rule(found, functools.partial(op.program.hvp, inputs, upstream, vectors))
+        return found.answer(
+            outputs=self._name_outputs(found, outputs), products=name_products(op, inputs, products, request)
+        )
+
+    async def jacobian(self, request: EvaluationRequest) -> Evaluation:
+        """Evaluates an op and the Jacobians of its outputs.
+
+        Raises:
+            GradserveError: As for ``vjp``; or there would be more rows than a call may ask for (TOO_MANY_ROWS).
+        """
+        found = self._find(request)
+        op, inputs = found.op, found.inputs
+        op.signature.check_differentiate(request.differentiate, op.name)
+        _check_has_vjp(op)
+        fitting = min(self._limits.max_rows, self._limits.max_response_bytes // max(1, _row_bytes(found)))
+        outputs, rows = await self._run_rule(found, functools.partial(op.program.jacobian, inputs, fitting))
+        named = self._name_outputs(found, outputs)
+        self._check_rows(
+            found, sum(named[name].size for name, spec in op.signature.outputs.items() if spec.differentiable)
+        )
+        return found.answer(outputs=named, jacobians=name_jacobians(op, inputs, named, rows, request))
+
+    def _find(self, request: EvaluationRequest) -> "_Found":
         version = self.registry.find(request.op, request.version)
         current_call().found(version.info.name, version.info.version)
         version.check_loaded()
-        return version, version.select(request.signature, request.inputs)
+        op = version.select(request.signature, request.inputs)
+        arrays = with_seed(request.inputs, request.seed, op.signature, op.name)
+        return _Found(request=request, version=version, op=op, inputs=op.signature.inputs_in_order(arrays, op.name))
+
+    def _output_gradients(self, found: "_Found") -> list[Array]:
+        """Returns an output gradient for each differentiable output, of rank 0 where it stands for all elements."""
+        op, request = found.op, found.request
+        given = op.signature.output_gradients_in_order(request.output_gradients, op.name, stack=request.stack)
+        return fill_missing(given, op.signature.outputs)
+
+    def _name_outputs(self, found: "_Found", outputs: Sequence[Array]) -> dict[str, Array]:
+        named = name_outputs(found.op, outputs)
+        check_output_gradient_shapes(found.request, named, found.op.name)
+        return named
+
+    def _check_rows(self, found: "_Found", rows: int) -> None:
+        """Refuses more rows than a call may ask for, or than fit into a response.
+
+        Raises:
+            ResourceExhausted: Reason TOO_MANY_ROWS, or RESPONSE_TOO_LARGE.
+        """
+        if rows > self._limits.max_rows:
+            raise ResourceExhausted(
+                f"op {quote(found.op.name)}: too many rows: wanted at most {self._limits.max_rows}, got {rows}; ask for fewer at "
+                "once, or raise --max-rows of the server",
+                reason="TOO_MANY_ROWS",
+                facts={"wanted": str(self._limits.max_rows), "got": str(rows)},
+            )
+        size = rows * _row_bytes(found)
+        if size > self._limits.max_response_bytes:
+            raise response_too_large(self._limits.max_response_bytes, size)
+
+    async def _check_linear(self, found: "_Found") -> None:
+        """Refuses a rule that is not linear in the output gradients, or of which that cannot be found out.
+
+        What the start could not find out, for want of inputs, is found out at those of the request.
+
+        Raises:
+            OpContractError: Reason NOT_LINEAR_IN_DY.
+        """
+        op, linear = found.op, found.op.linear
+        if linear is None and op.repeatable and not op.stateful:
+            linear = await self._run(op, functools.partial(is_linear, op.program, [found.inputs]))
+        if not linear:
+            why = "it is not" if linear is False else "which could not be found out"
+            raise OpContractError(
+                f"op {quote(op.name)}: a JVP needs a gradient function that is linear in the output gradients: {why}; a sign "
+                "or clip of dy, say, has no JVP",
+                reason="NOT_LINEAR_IN_DY",
+                facts={"op": op.name},
+            )
 
     async def _run(self, op: Op, function: Callable[[], Any]) -> Any:
         work = self._submit(op.device, function)
@@ -93,9 +207,16 @@ class Evaluator:
                 stages["queue"] = stages.get("queue", 0.0) + work.queue_seconds
                 stages["compute"] = stages.get("compute", 0.0) + work.compute_seconds
 
-    async def _blame(
-        self, op: Op, inputs: Sequence[Array], output_gradients: Mapping[str, Array], error: GradserveError
-    ) -> None:
+    async def _run_rule(self, found: "_Found", function: Callable[[], Any]) -> Any:
+        """Runs what calls the op's gradient function, and finds out whose fault it is if a kernel refuses."""
+        try:
+            return await self._run(found.op, function)
+        except GradserveError as error:
+            if error.reason in _BY_A_KERNEL:
+                await self._blame(found, error)
+            raise
+
+    async def _blame(self, found: "_Found", error: GradserveError) -> None:
         """Finds out whose fault it is that a kernel refused: the inputs', an output gradient's, or the op's rule's.
 
         The sizes that a signature leaves open are known only once the outputs are. A stateful op is not run again.
@@ -104,10 +225,10 @@ class Evaluator:
             InvalidRequest: The forward pass refuses the inputs, or an output gradient has another shape than its output.
             OpContractError: The inputs and output gradients are good, so the gradient function is not.
         """
+        op = found.op
         if op.stateful:
             return
-        outputs = name_outputs(op, await self._run(op, lambda: op.program.forward(inputs)))
-        check_output_gradient_shapes(output_gradients, outputs, op.name)
+        self._name_outputs(found, await self._run(op, functools.partial(op.program.forward, found.inputs)))
         raise OpContractError(
             f"op {quote(op.name)}: its gradient function fails where its forward pass does not: {error}",
             reason="GRADIENT_RULE_FAILED",
@@ -115,121 +236,45 @@ class Evaluator:
         ) from error
 
 
-def name_outputs(op: Op, outputs: Sequence[Array]) -> dict[str, Array]:
-    """Returns the outputs by name, having compared each with the signature.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A request, and the op that it means."""
 
-    Raises:
-        OpContractError: An output has another shape than the trace promised (OUTPUT_SHAPE_MISMATCH).
-    """
-    named = dict(zip(op.signature.outputs, outputs, strict=True))
-    for name, spec in op.signature.outputs.items():
-        if not spec.accepts_shape(named[name].shape):
-            raise OpContractError(
-                f"op {quote(op.name)}: output {quote(name)} must have the shape that the op promised when it was traced: "
-                f"wanted {spec.shape}, got {named[name].shape}; the fault is in the op, not in the request",
-                reason="OUTPUT_SHAPE_MISMATCH",
-                facts={"op": op.name, "output": name, "wanted": str(spec.shape), "got": str(named[name].shape)},
-            )
-    return named
+    request: EvaluationRequest
+    version: OpVersion
+    op: Op
+    inputs: list[Array]
+    """The inputs, in the signature's order."""
+
+    def answer(self, **results: Any) -> Evaluation:
+        return Evaluation(version=self.op.version, fingerprint=self.version.info.fingerprint, **results)
 
 
-def fill_missing(given: Sequence[Array | None], outputs: Mapping[str, TensorSpec]) -> list[Array]:
-    """Returns an array for each differentiable output: what was given, else zeros; ones if nothing was given.
-
-    What was not given is a rank-0 array, which the trace spreads over the output.
-    """
-    value = 1 if all(array is None for array in given) else 0
-    specs = [spec for spec in outputs.values() if spec.differentiable]
-    return [
-        np.asarray(value, dtype=spec.dtype.numpy) if array is None else array
-        for array, spec in zip(given, specs, strict=True)
-    ]
-
-
-def check_output_gradient_shapes(
-    output_gradients: Mapping[str, Array], outputs: Mapping[str, Array], op_name: str
-) -> None:
-    """Refuses output gradients of another shape than their outputs turned out to have.
-
-    Raises:
-        InvalidRequest: Reason SHAPE_MISMATCH.
-    """
-    for name, gradient in output_gradients.items():
-        if gradient.shape != outputs[name].shape:
-            place = f"op {quote(op_name)}, output gradient {quote(name)}"
-            raise shape_mismatch(place, wanted=f"{outputs[name].shape}, the shape of the output", got=gradient.shape)
+def _row_bytes(found: _Found) -> int:
+    """Returns how many bytes one gradient of everything that a request asks for has."""
+    request, op = found.request, found.op
+    asked = zip(op.signature.inputs.items(), found.inputs, strict=True)
+    of_inputs = sum(
+        array.nbytes
+        for (name, spec), array in asked
+        if spec.differentiable and (not request.differentiate or name in request.differentiate)
+    )
+    variables = [op.variables[name] for name in op.connected_variables] if request.variable_gradients else []
+    return of_inputs + sum(map(_spec_bytes, variables))
 
 
-def name_input_gradients(
-    op: Op, inputs: Sequence[Array], gradients: Sequence[Array], request: EvaluationRequest
-) -> dict[str, MaybeGradient]:
-    """Returns the gradient of each input asked for, having checked all of them against their inputs.
-
-    Args:
-        op: The op.
-        inputs: Its inputs, in order.
-        gradients: What its program returned: a gradient for each differentiable input, in order, and maybe more.
-        request: What was asked for.
-
-    Raises:
-        OpContractError: A gradient has another shape or dtype than its input.
-    """
-    remaining = iter(gradients)
-    named: dict[str, MaybeGradient] = {}
-    for (name, spec), array in zip(op.signature.inputs.items(), inputs, strict=True):
-        gradient = next(remaining) if spec.differentiable else None
-        if gradient is not None:
-            _check_gradient(op, ("input", name), gradient, array.shape, array.dtype)
-        if not request.differentiate or name in request.differentiate:
-            named[name] = _wrap(gradient, spec, array.shape, zero_unconnected=request.zero_unconnected)
-    return named
+def _spec_bytes(spec: TensorSpec) -> int:
+    return math.prod(size or 0 for size in spec.shape or ()) * spec.dtype.numpy.itemsize
 
 
-def name_variable_gradients(op: Op, gradients: Sequence[Array], request: EvaluationRequest) -> dict[str, MaybeGradient]:
-    """Returns the gradient of each trainable variable, having checked it against the variable.
-
-    Args:
-        op: The op.
-        gradients: What its program returned: one for each differentiable input, then one for each connected variable.
-        request: What was asked for.
-
-    Raises:
-        OpContractError: A gradient has another shape or dtype than its variable.
-    """
-    remaining = iter(gradients[sum(spec.differentiable for spec in op.signature.inputs.values()) :])
-    named: dict[str, MaybeGradient] = {}
-    for name, spec in op.variables.items():
-        if not spec.differentiable:
-            continue
-        gradient = next(remaining) if name in op.connected_variables else None
-        shape = tuple(size or 0 for size in spec.shape or ()) if gradient is None else gradient.shape
-        if gradient is not None:
-            wanted = shape if spec.accepts_shape(shape) else spec.shape
-            _check_gradient(op, ("variable", name), gradient, wanted, spec.dtype.numpy)
-        named[name] = _wrap(gradient, spec, shape, zero_unconnected=request.zero_unconnected)
-    return named
-
-
-def _wrap(gradient: Array | None, spec: TensorSpec, shape: tuple[int, ...], *, zero_unconnected: bool) -> MaybeGradient:
-    if gradient is not None:
-        return MaybeGradient(status=pb.GRADIENT_STATUS_DENSE, array=gradient)
-    if not spec.dtype.is_differentiable:
-        return MaybeGradient(status=pb.GRADIENT_STATUS_NOT_DIFFERENTIABLE)
-    if zero_unconnected:
-        return MaybeGradient(status=pb.GRADIENT_STATUS_DENSE, array=np.zeros(shape, spec.dtype.numpy))
-    return MaybeGradient(status=pb.GRADIENT_STATUS_UNCONNECTED)
-
-
-def _check_gradient(op: Op, place: tuple[str, str], gradient: Array, shape: Shape, dtype: Any) -> None:
-    kind, name = place
-    for what, wanted, got in (("shape", shape, gradient.shape), ("dtype", dtype, gradient.dtype)):
-        if got != wanted:
-            raise OpContractError(
-                f"op {quote(op.name)}: its gradient function must return a gradient of {kind} {quote(name)} in its {what}: "
-                f"wanted {wanted}, got {got}; the fault is in the op, not in the request",
-                reason=f"GRADIENT_{what.upper()}_MISMATCH",
-                facts={"op": op.name, kind: name, "wanted": str(wanted), "got": str(got)},
-            )
+def response_too_large(wanted: int, got: int) -> ResourceExhausted:
+    """Returns the error for a response whose tensors have more bytes than a message may."""
+    return ResourceExhausted(
+        f"the response is larger than a message may be: wanted at most {wanted} bytes, got {got}; "
+        "send less, or raise --max-message-bytes of the server",
+        reason="RESPONSE_TOO_LARGE",
+        facts={"wanted": str(wanted), "got": str(got)},
+    )
 
 
 def _check_has_vjp(op: Op) -> None:

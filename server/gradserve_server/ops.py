@@ -170,10 +170,19 @@ def _check(definition: OpDefinition) -> None:
 
 
 class Program(Protocol):
-    """The traced functions of an op. Its methods run on the thread of the op's device, and nowhere else."""
+    """The traced functions of an op. Its methods run on the thread of the op's device, and nowhere else.
+
+    Inputs and outputs are in the signature's order. A tensor is differentiable if its dtype is floating-point or complex; an
+    input is connected if its spec in the signature says that it is differentiable.
+    """
+
+    @property
+    def trace_count(self) -> int:
+        """How many concrete functions have been traced so far."""
+        ...
 
     def forward(self, inputs: Sequence[Array]) -> list[Array]:
-        """Evaluates the op: inputs in the signature's order, outputs in the signature's order."""
+        """Evaluates the op; returns the outputs."""
         ...
 
     def vjp(
@@ -182,7 +191,46 @@ class Program(Protocol):
         """Evaluates the op and pulls back ``output_gradients``, one per differentiable output.
 
         A rank-0 output gradient stands for that value in every element. Returns the outputs, and one gradient per
-        differentiable input, followed by one per connected variable if they are asked for.
+        connected input, followed by one per connected variable if they are asked for.
+        """
+        ...
+
+    def stacked_vjp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], stack: int, *, with_variables: bool = False
+    ) -> tuple[list[Array], list[Array]]:
+        """The same for ``stack`` gradients at once: output gradients (but those of rank 0) and gradients have a leading axis."""
+        ...
+
+    def jacobian(self, inputs: Sequence[Array], max_rows: int) -> tuple[list[Array], list[list[Array | None]]]:
+        """Evaluates the op and its Jacobians.
+
+        Returns the outputs; and for each differentiable output and each input an array of shape (elements of the output,
+        *shape of the input), or None where the output does not depend on the input. If the outputs have more than
+        ``max_rows`` elements, these arrays have no rows.
+        """
+        ...
+
+    def jvp(self, inputs: Sequence[Array], tangents: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
+        """Evaluates the op and pushes forward ``tangents``, one per differentiable input, None for zeros.
+
+        Returns the outputs, and a tangent per differentiable output, None where none of those given reaches it.
+        """
+        ...
+
+    def hvp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], vectors: Sequence[Array | None]
+    ) -> tuple[list[Array], list[Array | None]]:
+        """Evaluates the op, its gradients, and the gradient of their inner product with ``vectors``, given as for ``jvp``.
+
+        Returns the outputs, and a product per input, None where the gradients do not depend on it.
+        """
+        ...
+
+    def own_vjp(self, inputs: Sequence[Array], output_gradients: Sequence[Array]) -> list[Array | None]:
+        """Returns what ``vjp`` would for each input, had the op no rule of its own; None where there is no gradient.
+
+        Raises:
+            Unsupported: TensorFlow has no derivative of the op's forward pass (NO_OWN_DERIVATIVE).
         """
         ...
 
@@ -245,6 +293,12 @@ class Op:
     """Where it comes from, as the operator named it, such as "module 'ops.py'"."""
     no_vjp: str = ""
     """Why it has no backward pass; empty if it has one."""
+    repeatable: bool = True
+    """Whether equal requests have equal answers: it draws no random numbers but from its inputs."""
+    has_custom_rule: bool = True
+    """Whether a rule of someone's own stands in for TensorFlow's, so that its gradient may be anything."""
+    linear: bool | None = None
+    """Whether gradients are linear in the output gradients; None if that is not known."""
 
     def failure(self, text: str, cause: str) -> OpLoadError:
         """Returns the error that says why this op cannot be served; see ``OpLoadError``."""

@@ -121,8 +121,14 @@ def _info(ops: list[Op]) -> OpInfo:
         stateful=first.stateful,
         variables={name: spec for op in ops for name, spec in op.variables.items()},
         device=first.device,
+        repeatable=all(op.repeatable for op in ops),
+        linear=_all_or_unknown([op.linear for op in ops]),
         fingerprint=hashlib.sha256(digests.encode()).hexdigest()[:32],
     )
+
+
+def _all_or_unknown(facts: list[bool | None]) -> bool | None:
+    return None if None in facts and False not in facts else all(facts)
 
 
 def _failed(failure: OpLoadError) -> OpVersion:

@@ -1,18 +1,19 @@
-"""Requests and responses of the evaluating RPCs: bytes -> ``EvaluationRequest``, ``Evaluation`` -> bytes."""
+"""Requests of the evaluating RPCs: bytes -> ``EvaluationRequest``."""
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from gradserve.errors import InvalidRequest, Unsupported, quote
+from gradserve.errors import InvalidRequest, quote
 from gradserve.signature import check_no_repeats
-from gradserve.tensors import Array, decode, encode
+from gradserve.tensors import Array, decode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2
 
 Item = TypeVar("Item")
+_Message = pb.ForwardRequest | pb.VjpRequest | pb.JvpRequest | pb.HvpRequest | pb.JacobianRequest
 
 _MAX_TENSORS = 4096
 """Most inputs, output gradients or names in a request: far more than any op has, few enough to look at each."""
@@ -34,40 +35,20 @@ class EvaluationRequest:
     """Signature key, empty for the one that fits."""
     inputs: Mapping[str, Array]
     """Inputs by name."""
+    seed: int | None = None
+    """Seed, for the input that takes it."""
     output_gradients: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     """Output gradients by name of the output."""
     differentiate: Sequence[str] = ()
     """Inputs whose gradients are wanted, empty for all."""
+    stack: int = 0
+    """Size of the leading axis of output gradients; 0 if they have none."""
+    vectors: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    """Tangents, or vectors to multiply, by name of the input."""
     variable_gradients: bool = False
     """Whether gradients of the variables are wanted."""
     zero_unconnected: bool = False
     """Whether zeros stand for the gradient of an input that no output depends on."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MaybeGradient:
-    """The gradient of one input or variable, or why there is none."""
-
-    status: pb.GradientStatus
-    """Whether there is one."""
-    array: Array | None = None
-    """The gradient, if the status is DENSE."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """What came out of a call."""
-
-    version: int
-    """Version of the op that answered."""
-    fingerprint: str
-    """Fingerprint of that version."""
-    outputs: Mapping[str, Array]
-    """Outputs by name, in order."""
-    input_gradients: Mapping[str, MaybeGradient] = dataclasses.field(default_factory=dict)
-    """Gradients by name of the input, in order."""
-    variable_gradients: Mapping[str, MaybeGradient] = dataclasses.field(default_factory=dict)
-    """Gradients by name of the variable, in order; empty if they were not asked for."""
 
 
 def decode_forward(data: bytes) -> EvaluationRequest:
@@ -76,77 +57,71 @@ def decode_forward(data: bytes) -> EvaluationRequest:
     Raises:
         DecodeError: The bytes are no such message.
         InvalidRequest: A tensor is malformed, or a name stands twice.
-        Unsupported: A field is set whose capability is not served yet.
     """
-    message = pb.ForwardRequest.FromString(data)
-    _refuse_unserved(message)
-    return EvaluationRequest(
-        op=message.op,
-        version=_version(message.version),
-        signature=message.signature,
-        inputs=_decode_all(message.inputs, "input"),
-    )
+    return EvaluationRequest(**_common(pb.ForwardRequest.FromString(data)))
 
 
 def decode_vjp(data: bytes) -> EvaluationRequest:
     """Decodes a ``VjpRequest``; raises as ``decode_forward`` does."""
     message = pb.VjpRequest.FromString(data)
-    _refuse_unserved(message)
-    if message.unconnected not in pb.UnconnectedGradients.values():
-        raise InvalidRequest(f"unconnected: no such value: got {message.unconnected}", reason="BAD_UNCONNECTED")
     return EvaluationRequest(
-        op=message.op,
-        version=_version(message.version),
-        signature=message.signature,
-        inputs=_decode_all(message.inputs, "input"),
+        **_common(message),
         output_gradients=_decode_all(message.output_gradients, "output gradient"),
+        stack=message.stack,
         differentiate=_check_length(list(message.differentiate), "differentiate"),
         variable_gradients=message.variable_gradients,
-        zero_unconnected=message.unconnected == pb.UNCONNECTED_GRADIENTS_ZERO,
+        zero_unconnected=_zero_unconnected(message.unconnected),
     )
 
 
-def encode_forward(evaluation: Evaluation) -> bytes:
-    """Encodes a ``ForwardResponse``."""
-    return pb.ForwardResponse(
-        outputs=_encode_all(evaluation.outputs), version=evaluation.version, fingerprint=evaluation.fingerprint
-    ).SerializeToString()
+def decode_jvp(data: bytes) -> EvaluationRequest:
+    """Decodes a ``JvpRequest``; raises as ``decode_forward`` does."""
+    message = pb.JvpRequest.FromString(data)
+    return EvaluationRequest(
+        **_common(message),
+        vectors=_decode_all(message.tangents, "tangent"),
+        zero_unconnected=_zero_unconnected(message.unconnected),
+    )
 
 
-def encode_vjp(evaluation: Evaluation) -> bytes:
-    """Encodes a ``VjpResponse``."""
-    return pb.VjpResponse(
-        outputs=_encode_all(evaluation.outputs),
-        input_gradients=[_encode_gradient(name, g) for name, g in evaluation.input_gradients.items()],
-        variable_gradients=[_encode_gradient(name, g) for name, g in evaluation.variable_gradients.items()],
-        version=evaluation.version,
-        fingerprint=evaluation.fingerprint,
-    ).SerializeToString()
+def decode_hvp(data: bytes) -> EvaluationRequest:
+    """Decodes an ``HvpRequest``; raises as ``decode_forward`` does."""
+    message = pb.HvpRequest.FromString(data)
+    return EvaluationRequest(
+        **_common(message),
+        output_gradients=_decode_all(message.output_gradients, "output gradient"),
+        vectors=_decode_all(message.vectors, "vector"),
+        zero_unconnected=_zero_unconnected(message.unconnected),
+    )
 
 
-def tensor_bytes(evaluation: Evaluation) -> int:
-    """Returns how many bytes the tensors of a response have: the response itself is a little larger."""
-    gradients = [*evaluation.input_gradients.values(), *evaluation.variable_gradients.values()]
-    arrays = [*evaluation.outputs.values(), *(g.array for g in gradients if g.array is not None)]
-    return sum(sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in arrays)
+def decode_jacobian(data: bytes) -> EvaluationRequest:
+    """Decodes a ``JacobianRequest``; raises as ``decode_forward`` does."""
+    message = pb.JacobianRequest.FromString(data)
+    return EvaluationRequest(
+        **_common(message),
+        differentiate=_check_length(list(message.differentiate), "differentiate"),
+        zero_unconnected=_zero_unconnected(message.unconnected),
+    )
 
 
-def _refuse_unserved(message: pb.ForwardRequest | pb.VjpRequest) -> None:
-    unserved = ["seed"] if message.HasField("seed") else []
-    if isinstance(message, pb.VjpRequest):
-        unserved += [name for name in ("stack",) if getattr(message, name)]
-    if unserved:
-        raise Unsupported(
-            f"{', '.join(unserved)}: not served by this version of the server; leave it unset",
-            reason="CAPABILITY_NOT_SERVED",
-            facts={"fields": ", ".join(unserved)},
-        )
+def _common(message: "_Message") -> dict[str, Any]:
+    """Returns what all these requests have."""
+    if message.version < 0:
+        raise InvalidRequest(f"version: wanted at least 0, got {message.version}", reason="BAD_VERSION")
+    return {
+        "op": message.op,
+        "version": message.version,
+        "signature": message.signature,
+        "inputs": _decode_all(message.inputs, "input"),
+        "seed": message.seed if message.HasField("seed") else None,
+    }
 
 
-def _version(version: int) -> int:
-    if version < 0:
-        raise InvalidRequest(f"version: wanted at least 0, got {version}", reason="BAD_VERSION")
-    return version
+def _zero_unconnected(value: "pb.UnconnectedGradients") -> bool:
+    if value not in pb.UnconnectedGradients.values():
+        raise InvalidRequest(f"unconnected: no such value: got {value}", reason="BAD_UNCONNECTED")
+    return value == pb.UNCONNECTED_GRADIENTS_ZERO
 
 
 def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Array]:
@@ -185,12 +160,3 @@ def _check_combined(shapes: Sequence[tuple[int, ...]], place: str) -> None:
             reason="BAD_SHAPE",
             facts={"place": place, "got": got},
         )
-
-
-def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:
-    return [encode(array, name) for name, array in arrays.items()]
-
-
-def _encode_gradient(name: str, gradient: MaybeGradient) -> pb.Gradient:
-    tensor = None if gradient.array is None else encode(gradient.array, name)
-    return pb.Gradient(name=name, status=gradient.status, tensor=tensor)

@@ -6,13 +6,29 @@ from typing import TypeVar
 
 import grpc
 
-from gradserve.errors import ResourceExhausted, Unavailable
+from gradserve.errors import Unavailable
 from gradserve.messages import SERVICE
 from gradserve.op_info import op_info_to_message
 from gradserve.v1 import gradient_service_pb2 as pb
-from gradserve_server.evaluation import Evaluator
+from gradserve_server.evaluation import Evaluator, response_too_large
 from gradserve_server.grpc_types import Context, Handler
-from gradserve_server.requests import Evaluation, decode_forward, decode_vjp, encode_forward, encode_vjp, tensor_bytes
+from gradserve_server.requests import (
+    EvaluationRequest,
+    decode_forward,
+    decode_hvp,
+    decode_jacobian,
+    decode_jvp,
+    decode_vjp,
+)
+from gradserve_server.responses import (
+    Evaluation,
+    encode_forward,
+    encode_hvp,
+    encode_jacobian,
+    encode_jvp,
+    encode_vjp,
+    tensor_bytes,
+)
 from gradserve_server.telemetry import current_call
 
 Argument = TypeVar("Argument")
@@ -56,21 +72,37 @@ class GradientService:
 
     async def forward(self, data: bytes) -> bytes:
         """Answers ``Forward``."""
-        evaluator, call = self._ready(), current_call()
-        with call.stage("decode"):
-            request = await _beside_loop(len(data), decode_forward, data)
-        evaluation = await evaluator.forward(request)
-        with call.stage("encode"):
-            return await _beside_loop(self._checked_bytes(evaluation), encode_forward, evaluation)
+        return await self._evaluate(data, decode_forward, Evaluator.forward, encode_forward)
 
     async def vjp(self, data: bytes) -> bytes:
         """Answers ``Vjp``."""
+        return await self._evaluate(data, decode_vjp, Evaluator.vjp, encode_vjp)
+
+    async def jvp(self, data: bytes) -> bytes:
+        """Answers ``Jvp``."""
+        return await self._evaluate(data, decode_jvp, Evaluator.jvp, encode_jvp)
+
+    async def hvp(self, data: bytes) -> bytes:
+        """Answers ``Hvp``."""
+        return await self._evaluate(data, decode_hvp, Evaluator.hvp, encode_hvp)
+
+    async def jacobian(self, data: bytes) -> bytes:
+        """Answers ``Jacobian``."""
+        return await self._evaluate(data, decode_jacobian, Evaluator.jacobian, encode_jacobian)
+
+    async def _evaluate(
+        self,
+        data: bytes,
+        decode: Callable[[bytes], EvaluationRequest],
+        evaluate: Callable[[Evaluator, EvaluationRequest], Awaitable[Evaluation]],
+        encode: Callable[[Evaluation], bytes],
+    ) -> bytes:
         evaluator, call = self._ready(), current_call()
         with call.stage("decode"):
-            request = await _beside_loop(len(data), decode_vjp, data)
-        evaluation = await evaluator.vjp(request)
+            request = await _beside_loop(len(data), decode, data)
+        evaluation = await evaluate(evaluator, request)
         with call.stage("encode"):
-            return await _beside_loop(self._checked_bytes(evaluation), encode_vjp, evaluation)
+            return await _beside_loop(self._checked_bytes(evaluation), encode, evaluation)
 
     def _checked_bytes(self, evaluation: Evaluation) -> int:
         """Returns the bytes of a response's tensors.
@@ -80,12 +112,7 @@ class GradientService:
         """
         size = tensor_bytes(evaluation)
         if size > self._max_message_bytes:
-            raise ResourceExhausted(
-                f"the response is larger than a message may be: wanted at most {self._max_message_bytes} bytes, got {size}; "
-                "send less, or raise --max-message-bytes of the server",
-                reason="RESPONSE_TOO_LARGE",
-                facts={"wanted": str(self._max_message_bytes), "got": str(size)},
-            )
+            raise response_too_large(self._max_message_bytes, size)
         return size
 
 
@@ -100,6 +127,9 @@ def handlers_of(service: GradientService) -> grpc.GenericRpcHandler:
         "GetOp": service.get_op,
         "Forward": service.forward,
         "Vjp": service.vjp,
+        "Jvp": service.jvp,
+        "Hvp": service.hvp,
+        "Jacobian": service.jacobian,
     }
     return grpc.method_handlers_generic_handler(SERVICE, {name: _raw(method) for name, method in methods.items()})
 

@@ -1,5 +1,6 @@
 """Warm-up: calls each op once in each way before the server is ready, so that no caller pays for a first call."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,8 +8,9 @@ import numpy as np
 
 from gradserve.signature import TensorSpec
 from gradserve.tensors import Array
-from gradserve_server.evaluation import fill_missing
+from gradserve_server.answers import fill_missing
 from gradserve_server.ops import Op
+from gradserve_server.rule_facts import is_linear
 
 _NOT_COMPILED = "Detected unsupported operations when trying to compile graph"
 """What TensorFlow says where ``jit_compile`` meets an operation that XLA does not know."""
@@ -31,6 +33,16 @@ def warm_up(op: Op) -> None:
         if op.example_is_given:
             raise op.failure(f"it failed on its own example: {cause_of(error)}", "WARM_UP_FAILED") from error
         raise
+
+
+def with_facts(op: Op) -> Op:
+    """Returns an op with what can be found out about its rule by trying it; to be called on the thread of the op's device."""
+    if op.no_vjp:
+        return op
+    linear = is_linear(op.program, [op.example]) if op.repeatable else None
+    if linear is None and not op.has_custom_rule:
+        linear = True
+    return dataclasses.replace(op, linear=linear)
 
 
 def cause_of(error: Exception) -> str:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gradserve import messages
+from gradserve import messages, methods
 from gradserve.dtypes import dtype_named
 from gradserve.errors import InvalidRequest
-from gradserve.messages import OpCall, forward_request, forward_result, parse_timing, vjp_request, vjp_result
+from gradserve.messages import OpCall, forward_request, vjp_request
+from gradserve.methods import forward_result, parse_timing, vjp_result
 from gradserve.op_info import OpInfo, op_info_to_message
 from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import decode, encode
@@ -41,12 +42,12 @@ def call(**fields: object) -> OpCall:
 
 
 def test_method_path_is_that_of_the_wire() -> None:
-    assert messages.VJP.path == "/gradserve.v1.GradientService/Vjp"
-    assert messages.HEALTH_CHECK.path == "/grpc.health.v1.Health/Check"
+    assert methods.VJP.path == "/gradserve.v1.GradientService/Vjp"
+    assert methods.HEALTH_CHECK.path == "/grpc.health.v1.Health/Check"
 
 
-@pytest.mark.parametrize("method", [messages.LIST_OPS, messages.GET_OP, messages.FORWARD, messages.VJP])
-def test_method_response_type_is_that_of_the_service(method: messages.Method) -> None:
+@pytest.mark.parametrize("method", [methods.LIST_OPS, methods.GET_OP, methods.FORWARD, methods.VJP])
+def test_method_response_type_is_that_of_the_service(method: methods.Method) -> None:
     described = pb.DESCRIPTOR.services_by_name["GradientService"].methods_by_name[method.name]
     assert described.output_type == method.response_type.DESCRIPTOR
 
@@ -226,8 +227,8 @@ def test_parse_timing_reads_what_is_timing_and_ignores_the_rest(text: str, timin
 
 def test_list_ops_and_get_op_return_infos() -> None:
     message = op_info_to_message(info())
-    assert messages.GET_OP.to_result(pb.GetOpResponse(op=message), {}).name == "op"
-    assert [op.version for op in messages.LIST_OPS.to_result(pb.ListOpsResponse(ops=[message]), {})] == [2]
+    assert methods.GET_OP.to_result(pb.GetOpResponse(op=message), {}).name == "op"
+    assert [op.version for op in methods.LIST_OPS.to_result(pb.ListOpsResponse(ops=[message]), {})] == [2]
 
 
 def test_new_request_id_never_repeats() -> None:
@@ -239,4 +240,4 @@ def test_health_messages_are_those_of_the_standard_service(value: int, status: s
     request = health_pb2.HealthCheckRequest.FromString(messages.health_request("a.Service").SerializeToString())
     assert request.service == "a.Service"
     data = health_pb2.HealthCheckResponse(status=value).SerializeToString()
-    assert messages.HEALTH_CHECK.to_result(messages.HEALTH_CHECK.response_type.FromString(data), {}) == status
+    assert methods.HEALTH_CHECK.to_result(methods.HEALTH_CHECK.response_type.FromString(data), {}) == status

@@ -30,7 +30,6 @@ LEAST_BY_CODE = {
     Code.OK: 100,
     Code.INVALID_ARGUMENT: 600,
     Code.NOT_FOUND: 100,
-    Code.UNIMPLEMENTED: 50,
 }
 REASONS = {
     "MALFORMED_MESSAGE",
@@ -51,7 +50,7 @@ REASONS = {
     "NO_SUCH_OP",
     "NO_SUCH_VERSION",
     "NO_SUCH_SIGNATURE",
-    "CAPABILITY_NOT_SERVED",
+    "NO_SEED_INPUT",
 }
 RESPONSES = {
     "Vjp": pb.VjpResponse,

@@ -12,9 +12,11 @@ from gradserve.dtypes import dtype_named
 from gradserve.errors import GradserveError, InvalidRequest, NotFound, OpContractError
 from gradserve.signature import TensorSpec
 from gradserve.v1 import gradient_service_pb2 as pb
-from gradserve_server.evaluation import Evaluator, fill_missing
+from gradserve_server.answers import fill_missing
+from gradserve_server.evaluation import Evaluator, Limits
 from gradserve_server.registry import Registry
-from gradserve_server.requests import Evaluation, EvaluationRequest
+from gradserve_server.requests import EvaluationRequest
+from gradserve_server.responses import Evaluation
 from gradserve_server.scheduling.device import Device
 from gradserve_server.telemetry import Call, current_call, set_current_call
 
@@ -52,7 +54,9 @@ def device() -> Iterator[Device]:
 
 @pytest.fixture
 def evaluator(registry: Registry, device: Device) -> Evaluator:
-    return Evaluator(registry, lambda _, function: device.submit(function))
+    return Evaluator(
+        registry, lambda _, function: device.submit(function), Limits(max_rows=64, max_response_bytes=2**20)
+    )
 
 
 def request(op: str, inputs: dict[str, np.ndarray], **options: object) -> EvaluationRequest:

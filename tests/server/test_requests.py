@@ -4,19 +4,12 @@ import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
-from gradserve.errors import InvalidRequest, Unsupported
+from gradserve.errors import InvalidRequest
 from gradserve.tensors import decode, encode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2 as pb_tensor
-from gradserve_server.requests import (
-    Evaluation,
-    MaybeGradient,
-    _check_combined,
-    decode_forward,
-    decode_vjp,
-    encode_forward,
-    encode_vjp,
-)
+from gradserve_server.requests import _check_combined, decode_forward, decode_vjp
+from gradserve_server.responses import Evaluation, MaybeGradient, encode_forward, encode_vjp
 
 X = encode(np.arange(3, dtype=np.float32), "x")
 
@@ -39,27 +32,13 @@ def test_decode_vjp_without_zeros_asked_for_gives_none(value) -> None:
     assert not decode_vjp(pb.VjpRequest(op="square", unconnected=value).SerializeToString()).zero_unconnected
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"stack": 2}, "stack"),
-        ({"seed": 0}, "seed"),
-        ({"seed": 1, "stack": 1}, "seed, stack"),
-    ],
-)
-def test_decode_vjp_with_an_unserved_field_is_unsupported_and_names_it(fields, named: str) -> None:
-    with pytest.raises(Unsupported, match=f"^{named}: not served") as raised:
-        decode_vjp(pb.VjpRequest(op="square", inputs=[X], **fields).SerializeToString())
-    assert (raised.value.reason, raised.value.facts) == ("CAPABILITY_NOT_SERVED", {"fields": named})
+def test_decode_vjp_without_seed_and_stack_has_neither() -> None:
+    request = decode_vjp(pb.VjpRequest(op="square", stack=0).SerializeToString())
+    assert (request.seed, request.stack) == (None, 0)
 
 
-def test_decode_vjp_with_unserved_fields_at_their_zero_is_served() -> None:
-    assert decode_vjp(pb.VjpRequest(op="square", stack=0).SerializeToString()).op == "square"
-
-
-def test_decode_forward_with_a_seed_is_unsupported() -> None:
-    with pytest.raises(Unsupported, match=r"^seed: not served"):
-        decode_forward(pb.ForwardRequest(op="square", seed=0).SerializeToString())
+def test_decode_forward_keeps_a_seed_of_zero() -> None:
+    assert decode_forward(pb.ForwardRequest(op="square", seed=0).SerializeToString()).seed == 0
 
 
 @pytest.mark.parametrize("decode_message", [decode_forward, decode_vjp])

@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 
-from gradserve.messages import parse_timing
+from gradserve.methods import parse_timing
 from gradserve.tensors import encode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve_server.telemetry import STAGES

@@ -190,7 +190,7 @@ def _change_signature(rng: random.Random, message: pb.VjpRequest | pb.ForwardReq
     message.signature = rng.choice([*NAMES, "float64", "serving_default"])
 
 
-def _set_unserved(rng: random.Random, message: pb.VjpRequest | pb.ForwardRequest) -> None:
+def _set_numbers(rng: random.Random, message: pb.VjpRequest | pb.ForwardRequest) -> None:
     message.seed = rng.choice(SIZES)
     if isinstance(message, pb.VjpRequest):
         message.stack, message.variable_gradients = rng.randrange(3), rng.random() < 0.5
@@ -215,6 +215,6 @@ _EVALUATION_MUTATIONS = (
     _drop,
     _change_op,
     _change_signature,
-    _set_unserved,
+    _set_numbers,
     _change_options,
 )

@@ -1,18 +1,24 @@
 """``TracedProgram``: the concrete functions of an op, from numpy arrays to numpy arrays."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gradserve.errors import InvalidRequest, quote
+from gradserve.errors import InvalidRequest, Unsupported, quote
 from gradserve.tensors import Array
+from gradserve_server.autodiff.concrete import nodes_of
+from gradserve_server.autodiff.dependence import Dependence, dependence_of
 from gradserve_server.autodiff.kernel_errors import translate
+from gradserve_server.autodiff.own_derivative import NoOwnDerivative, OwnVjp, trace_own_vjp
+from gradserve_server.autodiff.product_traces import Kind, ProductTraces
+from gradserve_server.rule_facts import rows_agree
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TracedProgram:
     """Runs an op's traces; implements ``gradserve_server.ops.Program``."""
 
@@ -28,6 +34,25 @@ class TracedProgram:
     """Whether its graph holds Python code, as by ``tf.numpy_function``."""
     output_count: int
     """How many of the tensors that a VJP trace returns are outputs; the others are gradients."""
+    differentiable_inputs: Sequence[int]
+    """Which inputs are of a floating-point or complex dtype."""
+    connected_inputs: Sequence[int]
+    """Which inputs ``vjp_trace`` returns a gradient for, in order."""
+    products: ProductTraces
+    """Traces of further derivatives, made when they are first asked for."""
+    device: str
+    """Device such as "cpu:0"."""
+    example: Sequence[Array]
+    """Inputs at which ways to compute the same are compared."""
+    is_repeatable: bool
+    """Whether equal inputs give equal results."""
+
+    @property
+    def trace_count(self) -> int:
+        """How many concrete functions there are."""
+        at_start = (self.forward_trace, self.vjp_trace, self.variable_vjp_trace)
+        further = self.products.count + ("_own" in self.__dict__)
+        return sum(trace is not None for trace in at_start) + further
 
     def forward(self, inputs: Sequence[Array]) -> list[Array]:
         """Evaluates the op."""
@@ -40,6 +65,117 @@ class TracedProgram:
         trace = self.variable_vjp_trace if with_variables else self.vjp_trace
         results = self._run(trace, [*inputs, *output_gradients])
         return results[: self.output_count], results[self.output_count :]
+
+    def stacked_vjp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], stack: int, *, with_variables: bool = False
+    ) -> tuple[list[Array], list[Array]]:
+        """Evaluates the op once and pulls back ``stack`` output gradients."""
+        self._settle_vectorisation()
+        kind: Kind = "stacked_variable_vjp" if with_variables else "stacked_vjp"
+        arrays = [*inputs, *output_gradients, np.int32(stack)[...]]
+        outputs, gradients = self._product(kind, arrays)
+        return outputs, [gradient for gradient in gradients if gradient is not None]
+
+    def jacobian(self, inputs: Sequence[Array], max_rows: int) -> tuple[list[Array], list[list[Array | None]]]:
+        """Evaluates the op once and returns, for each differentiable output, its Jacobian by each input."""
+        self._settle_vectorisation()
+        outputs, rows = self._product("jacobian", [*inputs, np.int32(max_rows)[...]])
+        return outputs, [rows[start : start + len(inputs)] for start in range(0, len(rows), len(inputs))]
+
+    def jvp(self, inputs: Sequence[Array], tangents: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
+        """Evaluates the op and pushes tangents forward through it."""
+        given = self._given_gradients(tangents)
+        outputs, results = self._product("jvp", [*inputs, *self._filled(inputs, tangents)])
+        slots = range(len(inputs), len(inputs) + len(results))
+        return outputs, [
+            self._existing(result, [(gradient, slot) for gradient in given])
+            for slot, result in zip(slots, results, strict=True)
+        ]
+
+    def hvp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], vectors: Sequence[Array | None]
+    ) -> tuple[list[Array], list[Array | None]]:
+        """Evaluates the op, its gradients, and the gradient of their inner product with the vectors."""
+        given = self._given_gradients(vectors)
+        filled = self._filled(inputs, vectors)
+        outputs, results = self._product("hvp", [*inputs, *output_gradients, *filled])
+        return outputs, [
+            self._existing(result, [(gradient, slot) for gradient in given])
+            if slot in self.differentiable_inputs
+            else None
+            for slot, result in enumerate(results)
+        ]
+
+    def own_vjp(self, inputs: Sequence[Array], output_gradients: Sequence[Array]) -> list[Array | None]:
+        """Returns the gradients by TensorFlow's own derivative of the forward pass."""
+        own = self._own
+        if isinstance(own, NoOwnDerivative):
+            raise Unsupported(
+                f"op {quote(self.op_name)}: TensorFlow has no derivative of its forward pass: {own.reason}",
+                reason="NO_OWN_DERIVATIVE",
+                facts={"op": self.op_name},
+            )
+        found = iter(self._run(own.trace, [*inputs, *output_gradients]))
+        return [next(found) if index in own.connected else None for index in range(len(inputs))]
+
+    @functools.cached_property
+    def _own(self) -> OwnVjp | NoOwnDerivative:
+        try:
+            return trace_own_vjp(self.forward_trace, device=self.device)
+        except NoOwnDerivative as error:
+            return error
+
+    def _settle_vectorisation(self) -> None:
+        """Finds out, the first time, whether TensorFlow pulls several output gradients back together as it does each alone.
+
+        It may know no vectorised form of an operation, or a wrong one. It is tried at the op's example.
+        """
+        if self.products.vectorises is None:
+            self.products.vectorises = True
+            if not (self.is_repeatable and rows_agree(self, self.example)):
+                self.products.go_row_by_row()
+
+    def _product(self, kind: Kind, arrays: Sequence[Array]) -> tuple[list[Array], list[Array | None]]:
+        trace = self.products.get(kind)
+        return trace.split(self._run(trace.concrete, arrays), self.output_count)
+
+    def _given_gradients(self, vectors: Sequence[Array | None]) -> list[int]:
+        """Returns which results of ``vjp_trace`` are the gradients of inputs that a vector is given for."""
+        given = {index for index, vector in zip(self.differentiable_inputs, vectors, strict=True) if vector is not None}
+        return [self.output_count + n for n, index in enumerate(self.connected_inputs) if index in given]
+
+    def _filled(self, inputs: Sequence[Array], vectors: Sequence[Array | None]) -> list[Array]:
+        """Returns the vectors, with a zero of rank 0 in the place of those that are not given."""
+        return [
+            np.zeros((), inputs[index].dtype) if vector is None else vector
+            for index, vector in zip(self.differentiable_inputs, vectors, strict=True)
+        ]
+
+    def _existing(self, result: Array | None, pairs: Iterable[tuple[int, int]]) -> Array | None:
+        """Returns what a second pass found, or None where there is nothing to be found.
+
+        Args:
+            result: What TensorFlow found: None, or a sum over ``pairs`` which leaves out those that it cannot differentiate.
+            pairs: Gradients, as results of ``vjp_trace``, and what they were differentiated by, as one of its inputs.
+
+        Raises:
+            Unsupported: There is something to be found, but TensorFlow has no rule for it (NO_SECOND_RULE).
+        """
+        ways = [self._dependence.blockers(gradient, slot) for gradient, slot in pairs]
+        open_ways = [blockers for blockers in ways if blockers is not None]
+        blocked = sorted(set().union(*open_ways))
+        if blocked or (open_ways and result is None):
+            what = f"its operations {', '.join(blocked)} have none" if blocked else "it gives none"
+            raise Unsupported(
+                f"op {quote(self.op_name)}: TensorFlow has no rule for this derivative of its gradient: {what}",
+                reason="NO_SECOND_RULE",
+                facts={"op": self.op_name, "operations": ", ".join(blocked)},
+            )
+        return result if open_ways else None
+
+    @functools.cached_property
+    def _dependence(self) -> Dependence:
+        return dependence_of(self.vjp_trace)
 
     def _run(self, trace: Any, arrays: Sequence[Array]) -> list[Array]:
         try:
@@ -61,9 +197,7 @@ class TracedProgram:
 
 def has_python_code(trace: Any) -> bool:
     """Whether a concrete function, or one that it calls, runs Python code."""
-    graph = trace.graph.as_graph_def()
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    return any("PyFunc" in node.op for node in nodes)
+    return any("PyFunc" in node.op for node in nodes_of(trace))
 
 
 def _to_tensor(array: Array) -> Any:

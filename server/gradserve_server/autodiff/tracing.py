@@ -15,11 +15,15 @@ import tensorflow as tf
 
 from gradserve.dtypes import dtype_named
 from gradserve.signature import Signature, TensorSpec
+from gradserve_server.autodiff.concrete import concrete_function
 from gradserve_server.autodiff.declaration import Declaration
 from gradserve_server.autodiff.fingerprint import fingerprint
+from gradserve_server.autodiff.gradient_rules import has_custom_rule
+from gradserve_server.autodiff.product_traces import ProductTraces
 from gradserve_server.autodiff.program import TracedProgram, has_python_code
+from gradserve_server.autodiff.randomness import draws_random_numbers
 from gradserve_server.autodiff.variables import assigning_operations, name_variables, variables_of
-from gradserve_server.autodiff.vjp import ContractError, FlatFunction, make_vjp
+from gradserve_server.autodiff.vjp import ContractError, FlatFunction, FlatOp, is_differentiable, vjp
 from gradserve_server.ops import Op, OpDefinition, OpLoadError
 
 _WRONG_COUNT = re.compile(
@@ -28,6 +32,9 @@ _WRONG_COUNT = re.compile(
     re.DOTALL,
 )
 """What TensorFlow says of a rule that returns too few or too many gradients: bare, and inside a ``tf.function``."""
+
+_NO_RULE = ("gradient registry", "No gradient defined", "Gradient explicitly disabled")
+"""What TensorFlow says of an operation that it has no gradient for."""
 
 _HINTS = {
     "as a Python `bool`": "use tf.where or tf.cond for a choice that depends on a tensor",
@@ -50,11 +57,6 @@ def trace(definition: OpDefinition, *, source: str, device: str) -> list[Op]:
     declaration = Declaration(definition=definition, source=source)
     tracer = _Tracer(declaration=declaration, device=device)
     return [tracer.trace(key, specs) for key, specs in declaration.variants()]
-
-
-def is_differentiable(tensor: Any) -> bool:
-    """Whether a tensor or spec is of a floating-point or complex dtype."""
-    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,13 @@ class _Tracer:
         outputs = dict(zip(names, forward_trace.outputs, strict=True))
         variables = self._variables(forward_trace)
         trainable = {n: v for n, v in variables.items() if v.trainable and is_differentiable(v)}
-        vjp = functools.partial(self._trace_vjp, forward, specs, outputs, len(trainable))
-        vjp_trace, connected, no_vjp = vjp({})
-        variable_vjp_trace, connected_variables, _ = vjp(trainable) if trainable else (None, set(), "")
+        op = FlatOp(function=forward, input_names=[name for name, _ in specs])
+        op_with_variables = dataclasses.replace(op, variables=trainable)
+        trace_vjp = functools.partial(
+            self._trace_vjp, specs=tensor_specs, outputs=outputs, uncounted=len(outputs) + len(trainable)
+        )
+        vjp_trace, connected, no_vjp = trace_vjp(op)
+        variable_vjp_trace, connected_variables, _ = trace_vjp(op_with_variables) if trainable else (None, set(), "")
         signature = Signature(
             key=key,
             inputs={name: _spec(name, spec, name in connected) for name, spec in specs},
@@ -92,6 +98,8 @@ class _Tracer:
             batch_axes=self.declaration.batch_axes([*dict(specs), *outputs]),
         )
         traces = [trace for trace in (forward_trace, vjp_trace, variable_vjp_trace) if trace is not None]
+        example = self.declaration.example(signature)
+        repeatable = not any(map(draws_random_numbers, traces))
         return Op(
             name=self.definition.name,
             version=self.definition.version,
@@ -109,24 +117,34 @@ class _Tracer:
                 variable_vjp_trace=variable_vjp_trace,
                 has_python=any(map(has_python_code, traces)),
                 output_count=len(outputs),
+                differentiable_inputs=[index for index, spec in enumerate(tensor_specs) if is_differentiable(spec)],
+                connected_inputs=[index for index, (name, _) in enumerate(specs) if name in connected],
+                device=self.device,
+                example=example,
+                is_repeatable=repeatable,
+                products=ProductTraces(
+                    op_name=self.definition.name,
+                    op=op,
+                    op_with_variables=op_with_variables,
+                    specs=tensor_specs,
+                    outputs=list(outputs.values()),
+                    device=self.device,
+                ),
             ),
             variables={name: _spec(name, variable, name in trainable) for name, variable in variables.items()},
             connected_variables=connected_variables,
-            example=self.declaration.example(signature),
+            example=example,
             example_is_given=bool(self.definition.example),
             source=self.declaration.source,
             no_vjp=no_vjp,
+            repeatable=repeatable,
+            has_custom_rule=has_custom_rule(forward_trace),
         )
 
     def _trace_vjp(
-        self,
-        forward: FlatFunction,
-        specs: list[tuple[str, Any]],
-        outputs: Mapping[str, Any],
-        trainable_count: int,
-        variables: Mapping[str, Any],
+        self, op: FlatOp, *, specs: list[Any], outputs: Mapping[str, Any], uncounted: int
     ) -> tuple[Any, set[str], str]:
-        """Traces the VJP with respect to the inputs and some variables.
+        """Traces the VJP of an op.
 
         Returns:
             The trace, the names of the inputs and variables that it returns gradients for (those of the variables
@@ -136,19 +154,17 @@ class _Tracer:
         if not upstream:
             return None, set(), "none of its outputs is of a floating-point or complex dtype"
         connected: list[str] = []
-        names = [name for name, _ in specs]
-        vjp = make_vjp(forward, names, variables, is_differentiable)
 
         def flat_vjp(*tensors: Any) -> list[Any]:
-            results, gradients = vjp(list(tensors[: len(specs)]), list(tensors[len(specs) :]))
-            wanted = list(zip([*names, *variables], gradients, strict=True))[len(specs) if variables else 0 :]
+            results, gradients = vjp(op, tensors[: len(specs)], tensors[len(specs) :])
+            wanted = list(zip([*op.input_names, *op.variables], gradients, strict=True))[
+                len(specs) if op.variables else 0 :
+            ]
             connected[:] = [name for name, gradient in wanted if gradient is not None]
             return [*results, *(gradient for gradient in gradients if gradient is not None)]
 
-        tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
-        uncounted = len(outputs) + trainable_count
         try:
-            return self._concrete(flat_vjp, [*tensor_specs, *upstream], uncounted), set(connected), ""
+            return self._concrete(flat_vjp, [*specs, *upstream], uncounted), set(connected), ""
         except _NoRule as error:
             return None, set(), str(error)
 
@@ -170,20 +186,14 @@ class _Tracer:
 
     def _concrete(self, function: FlatFunction, specs: list[Any], uncounted: int = 0) -> Any:
         """Traces a function; whatever that raises becomes an ``OpLoadError``."""
-
-        def placed(*tensors: Any) -> list[Any]:
-            with tf.device(self.device):
-                return function(*tensors)
-
-        traced = tf.function(placed, autograph=False, jit_compile=self.definition.jit_compile or None)
         try:
-            return traced.get_concrete_function(*specs)
+            return concrete_function(function, specs, device=self.device, jit_compile=self.definition.jit_compile)
         except (OpLoadError, _NoRule):
             raise
         except ContractError as error:
             raise self.declaration.failure(str(error), error.cause) from error
         except LookupError as error:
-            if "gradient registry" in str(error) or "No gradient defined" in str(error):
+            if any(said in str(error) for said in _NO_RULE):
                 raise _NoRule(f"TensorFlow has no gradient for one of its operations: {error}") from error
             raise self.declaration.failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
         except BaseException as error:  # the op is the operator's code and may raise anything, even to exit

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradserve_server.autodiff.concrete import nodes_of
+
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?VariableOp|Resource(Scatter|SparseApply|Apply|StridedSliceAssign)\w*|Rng\w*")
 
 
@@ -22,9 +24,7 @@ def variables_of(trace: Any) -> list[Any]:
 
 def assigning_operations(trace: Any) -> list[str]:
     """Returns the types of the operations in a concrete function, and in those that it calls, that change a variable."""
-    graph = trace.graph.as_graph_def()
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    return sorted({node.op for node in nodes if _ASSIGNS.fullmatch(node.op)})
+    return sorted({node.op for node in nodes_of(trace) if _ASSIGNS.fullmatch(node.op)})
 
 
 def name_variables(variables: Sequence[Any], function: Any, given: Any) -> dict[str, Any]:

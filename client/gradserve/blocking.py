@@ -1,0 +1,83 @@
+"""The connection of the blocking client: made by the first call, shared between threads, made anew after a fork."""
+
+import os
+import threading
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
+
+import grpc
+
+from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout
+from gradserve.errors import Cancelled, GradserveError
+from gradserve.methods import Method, Request, Response, Result
+from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
+
+Entered = TypeVar("Entered", bound="BlockingClient")
+
+
+class BlockingClient(BaseClient):
+    """Sends RPCs and waits for them; ``gradserve.Client`` adds the calls."""
+
+    def _start(self) -> None:
+        super()._start()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+
+    def __enter__(self: Entered) -> Entered:
+        """Returns the client itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Closes the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection, which fails the calls under way with ``Cancelled``; a later call connects anew."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = None
+
+    def _run(self, steps: Generator[Rpc, Any, Result]) -> Result:
+        """Sends the RPCs that a generator of the base class yields, and returns what it returns."""
+        try:
+            rpc = next(steps)
+            while True:
+                try:
+                    result = self._call(*rpc)
+                except GradserveError as error:
+                    rpc = steps.throw(error)
+                else:
+                    rpc = steps.send(result)
+        except StopIteration as end:
+            return cast("Result", end.value)
+
+    def _call(
+        self,
+        method: Method[Request, Response, Result],
+        request: Request,
+        timeout: Timeout = DEFAULT,
+        request_id: str | None = None,
+    ) -> Result:
+        metadata = request_metadata(request_id)
+        send = self._connect().unary_unary(
+            method.path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=method.response_type.FromString,
+        )
+        try:
+            response, rpc = send.with_call(request, timeout=self._seconds(timeout), metadata=metadata)
+        except grpc.RpcError as error:
+            raise error_of_rpc(error, metadata) from None
+        except ValueError as error:  # gRPC's own, if another thread closed the channel before the call began
+            raise Cancelled(f"the call could not begin: {error}", request_id=metadata[0][1]) from None
+        return method.to_result(response, read_trailer(rpc.trailing_metadata()))
+
+    def _connect(self) -> grpc.Channel:
+        if self._pid != os.getpid():  # a fork copies the connection but not the threads that drive it
+            self._start()
+        with self._lock:
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(self._target, options=CHANNEL_OPTIONS)
+            return self._channel

@@ -1,0 +1,103 @@
+"""What can be found out about an op's rule by trying it: whether it is linear in dy, and whether rows can be vectorised."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gradserve.dtypes import dtype_of
+from gradserve.errors import GradserveError
+from gradserve.tensors import Array
+from gradserve_server.ops import Program
+
+_SCALES = {2: (2.0**-4, 2.0**4), 4: (2.0**-12, 2.0**12, 2.0**24), 8: (2.0**-40, 2.0**12, 2.0**40)}
+"""By bytes of a real number. Powers of two, so that only the exponent of a linear rule's result changes."""
+_ROWS = 3
+"""How many rows are pulled back both together and alone."""
+
+
+def is_linear(program: Program, points: Iterable[Sequence[Array]]) -> bool | None:
+    """Returns whether gradients are linear in the output gradients, as those of every true derivative are.
+
+    Tries whether the gradient for s * dy is s times that for dy, for small, large and negative s, and whether the gradient
+    for a sum is the sum of gradients. A sign, a threshold, or a clip of dy by value or by norm fails one of these.
+
+    Args:
+        program: The op, to be called on the thread of its device.
+        points: Inputs at which to try. Those where the op raises are passed over, and so are elements that are not finite.
+
+    Returns:
+        None if there was nothing to compare.
+    """
+    agreements: list[bool] = []
+    for inputs in points:
+        try:
+            agreements += _compare(program, inputs)
+        except GradserveError:  # drawn inputs need not be valid for every op
+            continue
+    return all(agreements) if agreements else None
+
+
+def _compare(program: Program, inputs: Sequence[Array]) -> Iterator[bool]:
+    rng = np.random.default_rng(0)
+    first, second = (_draw_output_gradients(program, inputs, rng) for _ in range(2))
+    base = program.vjp(inputs, first)[1]
+    real_bytes = min(_real_bytes(array) for array in first)
+    for scale in (-1.0, *_SCALES[real_bytes]):
+        scaled = program.vjp(inputs, [_cast(_wide(array) * scale, array) for array in first])[1]
+        yield from _agreements(scaled, [_wide(gradient) * scale for gradient in base])
+    both = program.vjp(inputs, [_cast(_wide(a) + _wide(b), a) for a, b in zip(first, second, strict=True)])[1]
+    other = program.vjp(inputs, second)[1]
+    yield from _agreements(both, [_wide(a) + _wide(b) for a, b in zip(base, other, strict=True)])
+
+
+def rows_agree(program: Program, inputs: Sequence[Array]) -> bool:
+    """Returns whether output gradients that are pulled back together give what each gives alone; False if that fails."""
+    rng = np.random.default_rng(0)
+    try:
+        rows = [_draw_output_gradients(program, inputs, rng) for _ in range(_ROWS)]
+        together = program.stacked_vjp(inputs, [np.stack(stack) for stack in zip(*rows, strict=True)], _ROWS)[1]
+        return all(
+            agrees
+            for index, row in enumerate(rows)
+            for agrees in _agreements([stack[index] for stack in together], program.vjp(inputs, row)[1])
+        )
+    except GradserveError:
+        return False
+
+
+def _draw_output_gradients(program: Program, inputs: Sequence[Array], rng: np.random.Generator) -> list[Array]:
+    outputs = program.forward(inputs)
+    return [normal_like(output, rng) for output in outputs if dtype_of(output.dtype).is_differentiable]
+
+
+def normal_like(array: Array, rng: np.random.Generator) -> Array:
+    """Returns normally distributed numbers in the shape and dtype of an array."""
+    drawn: Any = rng.standard_normal(array.shape)
+    if array.dtype.kind == "c":
+        drawn = drawn + 1j * rng.standard_normal(array.shape)
+    return _cast(drawn, array)
+
+
+def _agreements(got: Sequence[Array], wanted: Sequence[Array]) -> Iterator[bool]:
+    """Yields for each array whether it is close to what is wanted, up to rounding; nothing where none of it is finite."""
+    for one, other in zip(got, wanted, strict=True):
+        a, b = _wide(one), _wide(other)
+        finite = np.isfinite(a) & np.isfinite(b)
+        if finite.any():
+            info: Any = ml_dtypes.finfo(one.dtype)  # type: ignore[no-untyped-call]  # it has no types
+            largest = max(np.abs(a[finite]).max(), np.abs(b[finite]).max())
+            yield bool(np.abs(a - b)[finite].max() <= np.sqrt(float(info.eps)) * largest + float(info.tiny))
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _cast(values: Any, like: Array) -> Array:
+    return np.asarray(values).astype(like.dtype)
+
+
+def _real_bytes(array: Array) -> int:
+    return array.dtype.itemsize // (2 if array.dtype.kind == "c" else 1)
