@@ -8,7 +8,7 @@ PROTOS := gradserve/v1/tensor.proto gradserve/v1/op.proto gradserve/v1/gradient_
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types breaking format proto client-environments bench lock clean
+.PHONY: help setup demo test check lint types breaking format proto cpp-op client-environments bench lock clean
 
 help: ## Print this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ format: .venv/ready ## Format code and proto files
 
 proto: .venv-proto/ready ## Generate client/gradserve/v1 from proto/
 	$(PROTO_BIN)/python -m grpc_tools.protoc -Iproto --python_out=client --pyi_out=client $(PROTOS)
+
+cpp-op: .venv/ready ## Build the compiled example op with g++
+	$(BIN)/python examples/cpp_op/build.py
 
 client-environments: .venv/ready ## Call a server from clients with the lowest and the highest allowed versions
 	tools/client-environments $(BIN)

@@ -67,7 +67,7 @@ class App:
         Raises:
             OSError: A port cannot be opened.
             ValueError: A setting names a device that is not there.
-            OpLoadError: A module or op cannot be loaded.
+            OpLoadError: A module, model or op cannot be loaded.
         """
         settings = self._settings
         self._serve_metrics(settings.metrics_host, settings.metrics_port)
@@ -116,15 +116,15 @@ class App:
         return server
 
     def _load(self) -> tuple["Failures", Registry]:
-        """Imports TensorFlow and the modules and traces their ops; runs beside the event loop, so health answers."""
+        """Imports TensorFlow, loads modules and models and traces their ops; runs beside the event loop, so health answers."""
         # Imported here, since TensorFlow takes seconds: the port answers health checks meanwhile.
-        from gradserve_server.loading import Failures, build_registry, import_modules  # noqa: PLC0415
+        from gradserve_server.loading import Failures, Sources, build_registry, find_ops  # noqa: PLC0415
         from gradserve_server.scheduling import device  # noqa: PLC0415
 
         settings = self._settings
         failures = Failures(skip=settings.bad_ops == "skip")
         device.configure_gpus(memory_limit_bytes=settings.gpu_memory_limit_bytes)  # before a module makes a variable
-        definitions = list(import_modules(settings.modules, failures))
+        definitions = find_ops(Sources.of(settings), failures)
         default = device.resolve(settings.device)
         registry = build_registry(
             definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures

@@ -19,6 +19,10 @@ except ModuleNotFoundError as error:  # the command comes with the client alone 
 
 BAD_START = 2
 """Exit status if the server could not start."""
+_NOTHING_NAMED = (
+    "gradserve-server: modules: wanted at least one path that ends in .py, or dotted name, "
+    "or a model by --saved-model NAME=DIR or --keras-model NAME=FILE.keras"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(arguments)
     except (ValueError, OSError) as error:
         return _refuse(_text_of(error), error, show_traceback=False)
-    if not settings.modules:
-        print("gradserve-server: modules: wanted at least one path that ends in .py, or dotted name", file=sys.stderr)
+    if not settings.has_ops:
+        print(_NOTHING_NAMED, file=sys.stderr)
         return BAD_START
     from gradserve_server.app import LOAD_THREAD, serve  # noqa: PLC0415  # a wrong setting is told before gRPC is imported
 

@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator
 from pydantic_settings import (
@@ -17,9 +17,12 @@ from pydantic_settings import (
 )
 
 from gradserve_server.logs import LogFormat, LogLevel
+from gradserve_server.ops import NAME, GradientKind
 
 ENV_PREFIX = "GRADSERVE_"
 Port = Annotated[int, Field(ge=0, le=65535)]
+Texts = Annotated[list[str], NoDecode]
+"""Several texts; a variable of the environment separates them by commas."""
 
 
 class Settings(BaseSettings):
@@ -37,11 +40,26 @@ class Settings(BaseSettings):
         cli_implicit_flags=True,
         cli_enforce_required=False,
         cli_hide_none_type=True,
+        cli_shortcuts={
+            "saved-models": "saved-model",
+            "keras-models": "keras-model",
+            "gradients": "gradient",
+            "load-libraries": "load-library",
+        },
     )
 
-    modules: CliPositionalArg[Annotated[list[str], NoDecode]] = Field(
-        default=[], description="Modules that define ops: paths that end in .py, or dotted names; at least one."
+    modules: CliPositionalArg[Texts] = Field(
+        default=[], description="Modules that define ops: paths that end in .py, or dotted names."
     )
+    saved_models: Texts = Field(default=[], description="SavedModels to serve, each as NAME=DIR.")
+    keras_models: Texts = Field(default=[], description="Keras models to serve, each as NAME=FILE.keras.")
+    custom_objects: Texts = Field(
+        default=[], description="Modules that hold layers and functions of the Keras models, and need define no op."
+    )
+    gradients: Texts = Field(
+        default=[], description="Claims about gradients, each as NAME=exact, NAME=surrogate or NAME=unchecked."
+    )
+    load_libraries: Texts = Field(default=[], description="Libraries of compiled ops, loaded before all else.")
     config: Path | None = Field(default=None, description="TOML file with settings, under the names of these options.")
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=50051, description="Port to listen on; 0 lets the system choose.")
@@ -78,11 +96,35 @@ class Settings(BaseSettings):
             raise ValueError("wanted auto, cpu, gpu, cpu:N or gpu:N")
         return value
 
-    @field_validator("modules", mode="before")
+    @field_validator(
+        "modules", "saved_models", "keras_models", "custom_objects", "gradients", "load_libraries", mode="before"
+    )
     @classmethod
-    def _split_modules(cls, value: object) -> object:
-        """Reads the variable GRADSERVE_MODULES, which separates modules by commas."""
-        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    def _split_texts(cls, value: object) -> object:
+        return [text.strip() for text in value.split(",") if text.strip()] if isinstance(value, str) else value
+
+    @field_validator("saved_models", "keras_models", "gradients")
+    @classmethod
+    def _check_pairs(cls, texts: list[str]) -> list[str]:
+        for name, value in map(split_pair, texts):
+            if not NAME.fullmatch(name) or not value:
+                raise ValueError(
+                    "wanted NAME=VALUE, with 1 to 128 letters, digits, '_', '.' or '-' as the name, and no digit first"
+                )
+        return texts
+
+    @field_validator("gradients")
+    @classmethod
+    def _check_kinds(cls, texts: list[str]) -> list[str]:
+        unknown = [kind for _, kind in map(split_pair, texts) if kind not in get_args(GradientKind)]
+        if unknown:
+            raise ValueError(f"wanted {', '.join(get_args(GradientKind))} after the name")
+        return texts
+
+    @property
+    def has_ops(self) -> bool:
+        """Whether the settings name anything that may hold an op."""
+        return bool(self.modules or self.saved_models or self.keras_models)
 
     @classmethod
     def settings_customise_sources(
@@ -97,6 +139,12 @@ class Settings(BaseSettings):
         toml_file = _config_path(init_settings, env_settings)
         file_sources = [] if toml_file is None else [_toml_source(settings_cls, toml_file)]
         return (init_settings, env_settings, *file_sources)
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Returns what stands before and after the first "=" of a setting such as NAME=DIR."""
+    name, _, value = text.partition("=")
+    return name, value
 
 
 def load_settings(arguments: list[str]) -> Settings:

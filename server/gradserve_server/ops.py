@@ -18,7 +18,8 @@ from gradserve.tensors import MAX_RANK, Array
 GradientKind = Literal["exact", "surrogate", "unchecked"]
 DECLARED = "__gradserve_ops__"
 """Where a module keeps the ops that it declares: its namespace alone would lose one whose Python name is used again."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
+"""What a name of an op, and a signature key, looks like."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,34 +32,36 @@ class OpDefinition:
     """The differentiable function: function, ``tf.function``, layer or bound method."""
     inputs: Mapping[str, Any]
     """``tf.TensorSpec`` by parameter name; mappings, lists and tuples of them may nest."""
-    outputs: Sequence[str] | None
+    outputs: Sequence[str] | None = None
     """Names of the outputs, in the order of the flattened result; None to take them from its structure."""
-    dtypes: Sequence[Any]
+    dtypes: Sequence[Any] = ()
     """Further dtypes, each of which makes a signature with all floating-point inputs of that dtype."""
-    version: int
+    version: int = 1
     """Version, at least 1."""
-    signature: str
+    signature: str = DEFAULT_KEY
     """Key of the signature that ``inputs`` describes."""
-    batch_axis: int | Mapping[str, int | None] | None
+    batch_axis: int | Mapping[str, int | None] | None = None
     """Axis along which rows are independent: one for all, or by name."""
-    elementwise: bool
+    elementwise: bool = False
     """Whether each output element depends on the input elements at the same index alone."""
     gradient: GradientKind
     """What the gradient claims to be."""
-    variables: Any
+    variables: Any = ()
     """Names for variables, or variables that tracing cannot see."""
-    example: Mapping[str, Any] | None
+    example: Mapping[str, Any] | None = None
     """Inputs for warm-up and checks, where they cannot be drawn."""
-    stateful: bool
+    stateful: bool = False
     """Whether a call changes state."""
-    jit_compile: bool
+    jit_compile: bool = False
     """Whether XLA compiles the op."""
-    device: str | None
+    device: str | None = None
     """Device such as "cpu" or "gpu:1"; None for the server's."""
     documentation: str
     """The function's docstring."""
     module: str
-    """Name of the module that declared it."""
+    """Name of the module that declared it; empty if none did."""
+    no_vjp: str = ""
+    """Why it has no backward pass, where that is known before it is traced."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function that this wraps."""
@@ -99,7 +102,8 @@ def op(
         elementwise: Whether each output element depends on the input elements at the same index alone.
         gradient: "exact" for the derivative, "surrogate" for a rule that is not the derivative on purpose,
             "unchecked" for no claim.
-        variables: Names for variables (a mapping from name to variable), or variables that tracing cannot see.
+        variables: Names for variables (a mapping from name to variable), or variables that tracing cannot see (also a
+            sequence of them): those that it reads by their handles alone.
         example: Inputs by name, for warm-up and checks, where they can't be drawn.
         stateful: Whether a call changes state; then it is never batched or repeated.
         jit_compile: Whether XLA compiles it.
@@ -150,7 +154,7 @@ def op(
 def _check(definition: OpDefinition) -> None:
     """Refuses what needs no trace to be seen wrong."""
     place = f"op {definition.name!r}"
-    if not _NAME.fullmatch(definition.name):
+    if not NAME.fullmatch(definition.name):
         raise ValueError(
             f"{place}: a name has 1 to 128 letters, digits, '_', '.' or '-' and starts with no digit; "
             "give one: @op('my_name', ...)"
@@ -161,7 +165,7 @@ def _check(definition: OpDefinition) -> None:
         raise ValueError(f"{place}: gradient must be 'exact', 'surrogate' or 'unchecked', got {definition.gradient!r}")
     if not isinstance(definition.inputs, Mapping) or not definition.inputs:
         raise ValueError(f"{place}: inputs must be a mapping from parameter names to tf.TensorSpec, with an entry")
-    if not _NAME.fullmatch(definition.signature):
+    if not NAME.fullmatch(definition.signature):
         raise ValueError(f"{place}: a signature key is formed like a name, got {definition.signature!r}")
     axis = definition.batch_axis
     axes = list(axis.values()) if isinstance(axis, Mapping) else [axis]

@@ -36,6 +36,7 @@ FAULTS = [
     Fault("A05", "no_gradients", "GRADIENT_COUNT_MISMATCH", ("wanted 1, got 0",)),
     Fault("A05", "two_gradients", "GRADIENT_COUNT_MISMATCH", ("wanted 1, got 2",)),
     Fault("A09", "variable_without_rule", "TRACE_FAILED", ("variables",)),
+    Fault("A12", "variable_in_a_branch", "TRACE_FAILED", ("AttributeError", "pass the value of a variable")),
     Fault("A13", "new_variable", "TRACE_FAILED", ("variable",)),
     Fault("A33", "wider_gradient", "GRADIENT_DTYPE_MISMATCH", ("'x'", "wanted float16", "got float32")),
     Fault("A34", "number_for_a_vector", "GRADIENT_SHAPE_MISMATCH", ("'slope'", "wanted (2,)", "got ()")),
@@ -53,6 +54,7 @@ VARIATIONS = [
     Fault("A05", "two_gradients_in_a_graph", "GRADIENT_COUNT_MISMATCH", ("wanted 1, got 2",)),
     Fault("A05", "two_gradients_of_three", "GRADIENT_COUNT_MISMATCH", ("wanted 3, got 2", "'scale'")),
     Fault("own", "assigns_a_variable", "ASSIGNS_VARIABLE", ("AssignAddVariableOp", "stateful=True")),
+    Fault("own", "unreported_variable", "UNREPORTED_VARIABLE", ("float32 (2,)", "op(variables=[variable])")),
     Fault("own", "raises_in_a_graph", "TRACE_FAILED", ("AttributeError", "no_such_attribute")),
 ]
 each_public_fault = pytest.mark.parametrize("fault", FAULTS, ids=id_of)

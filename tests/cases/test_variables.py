@@ -1,4 +1,4 @@
-"""Public case A10 and those like it: gradients of trainable variables, by name."""
+"""Public cases A10, A12 and those like them: gradients of trainable variables, by name."""
 
 import numpy as np
 import pytest
@@ -90,3 +90,30 @@ def test_op_info_lists_its_variables(variables: Client, op: str, wanted: dict) -
 
 def test_op_info_lists_a_frozen_variable_as_not_differentiable(variables: Client) -> None:
     assert not variables.op("two_without_names").variables["frozen"].differentiable
+
+
+@pytest.mark.parametrize(("on", "wanted"), [(True, (10.0, 2.0)), (False, (5.0, 1.0))])
+def test_A12_variable_whose_value_is_passed_to_an_op_in_a_branch_counts(variables: Client, on, wanted) -> None:
+    result = variables.vjp("in_a_branch", {"x": 5.0, "on": np.bool_(on)})
+    assert (result.output, result.input_gradients["x"]) == wanted
+    assert variables.op("in_a_branch").variables["switched"].differentiable is False
+
+
+def test_variable_that_is_read_by_its_handle_has_its_gradient_if_the_author_names_it(variables: Client) -> None:
+    result = variables.vjp("given_by_name", f32(1, 2), f32(10, 100), variable_gradients=True)
+    assert (result.output.tolist(), result.gradient.tolist()) == ([4.0, 8.0], [10.0, 200.0])
+    assert {name: value.tolist() for name, value in result.variable_gradients.items()} == {
+        "gain": [10.0, 200.0],
+        "Variable": [10.0, 100.0],
+    }
+
+
+def test_variable_that_is_gathered_by_its_handle_has_its_gradient_if_the_author_lists_it(variables: Client) -> None:
+    result = variables.vjp("given_in_a_list", {"rows": np.array([1, 3, 1], np.int32)}, variable_gradients=True)
+    assert_close(result.variable_gradients["table"], f32([0, 0], [2, 2], [0, 0], [1, 1]))
+
+
+def test_lookup_table_is_no_variable(variables: Client) -> None:
+    result = variables.vjp("with_a_lookup_table", {"x": f32(1, 2), "word": "two"}, variable_gradients=True)
+    assert (result.input_gradients["x"].tolist(), result.variable_gradients) == ([2.0, 2.0], {})
+    assert variables.op("with_a_lookup_table").variables == {}

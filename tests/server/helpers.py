@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from gradserve_server.autodiff.tracing import trace
-from gradserve_server.ops import Op, op
+from gradserve_server.ops import Op, OpDefinition, op
+from gradserve_server.sources import python_module
 
 VECTOR = tf.TensorSpec([None], tf.float32)
 ANY = tf.TensorSpec(None, tf.float32)
@@ -26,6 +27,11 @@ def trace_one(function: Callable[..., Any], **declared: Any) -> Op:
     """Declares a function as an op of one signature and traces it."""
     (traced,) = trace_all(function, **declared)
     return traced
+
+
+def load_module(module: str) -> list[OpDefinition]:
+    """Imports a module and returns the ops that it defines."""
+    return python_module.ops_of(python_module.import_module(module), module)
 
 
 def floats(*values: float) -> np.ndarray:

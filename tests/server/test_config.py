@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes import run_server
 
 from gradserve_server.cli import main
-from gradserve_server.config import Settings, load_settings
+from gradserve_server.config import Settings, load_settings, split_pair
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +103,11 @@ def test_settings_read_modules_from_the_environment_between_commas(monkeypatch: 
         (["--grace-seconds", "0.5"], "grace_seconds", 0.5),
         (["--gpu-memory-limit-bytes", "1000"], "gpu_memory_limit_bytes", 1000),
         (["--log-format=console"], "log_format", "console"),
+        (["--saved-model", "a=/x", "--saved-model", "b=y"], "saved_models", ["a=/x", "b=y"]),
+        (["--keras-model", "a=x.keras"], "keras_models", ["a=x.keras"]),
+        (["--custom-objects", "a.py", "--custom-objects", "b"], "custom_objects", ["a.py", "b"]),
+        (["--gradient", "a=exact", "--gradient", "b=surrogate"], "gradients", ["a=exact", "b=surrogate"]),
+        (["--load-library", "a.so"], "load_libraries", ["a.so"]),
         (["--traceback"], "traceback", True),
     ],
 )
@@ -153,6 +158,10 @@ def test_file_that_is_not_there_is_refused_by_name(capsys) -> None:
         (["--gpu-memory-limit-bytes", "0"], "gpu_memory_limit_bytes: "),
         (["--bad-ops", "maybe"], "bad_ops: "),
         (["--log-level", "loud"], "log_level: "),
+        (["--saved-model", "folder"], "saved_models: wanted NAME=VALUE"),
+        (["--saved-model", "a="], "saved_models: wanted NAME=VALUE"),
+        (["--keras-model", "1st=a.keras"], "keras_models: wanted NAME=VALUE"),
+        (["--gradient", "a=sure"], "gradients: wanted exact, surrogate, unchecked after the name"),
     ],
 )
 def test_bad_value_is_refused_with_setting_and_value(capsys, arguments: list[str], said: str) -> None:
@@ -170,8 +179,23 @@ def test_bad_value_of_a_variable_is_refused_in_one_line(capsys, monkeypatch, nam
     assert name.removeprefix("GRADSERVE_").lower() in line
 
 
-def test_server_without_modules_is_refused_in_one_line(capsys) -> None:
-    assert refusal(capsys) == ("gradserve-server: modules: wanted at least one path that ends in .py, or dotted name")
+def test_server_without_modules_or_models_is_refused_in_one_line(capsys) -> None:
+    line = refusal(capsys, "--custom-objects", "layers.py")
+    assert line.startswith("gradserve-server: modules: wanted at least one path that ends in .py, or dotted name")
+    assert "--saved-model NAME=DIR or --keras-model NAME=FILE.keras" in line
+
+
+def test_settings_read_models_from_the_environment_between_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADSERVE_SAVED_MODELS", "a=/x, b=y=z")
+    monkeypatch.setenv("GRADSERVE_GRADIENTS", "a=exact")
+    settings = load_settings([])
+    assert (settings.saved_models, settings.gradients) == (["a=/x", "b=y=z"], ["a=exact"])
+    assert [split_pair(text) for text in settings.saved_models] == [("a", "/x"), ("b", "y=z")]
+
+
+def test_settings_read_models_from_the_file(write) -> None:
+    settings = load_settings(["--config", write('keras_models = ["a=x.keras"]\ncustom_objects = ["layers.py"]\n')])
+    assert (settings.keras_models, settings.custom_objects) == (["a=x.keras"], ["layers.py"])
 
 
 def test_several_bad_values_are_told_at_once(capsys) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.server.helpers import ANY, INDEX, SCALAR, VECTOR, trace_one
+from tests.server.helpers import ANY, INDEX, SCALAR, VECTOR, load_module, trace_one
 
 from gradserve_server.autodiff.tracing import trace
-from gradserve_server.sources import python_module
 
 OPS = Path(__file__).with_name("ops_fingerprint.py")
 
 
 def fingerprints(*, device: str, backwards: bool = False) -> dict[str, str]:
-    definitions = python_module.load(str(OPS))
+    definitions = load_module(str(OPS))
     traced = [trace(d, source="ops", device=device) for d in (definitions[::-1] if backwards else definitions)]
     return {f"{op.name} {op.signature.key}": op.fingerprint for ops in traced for op in ops}
 
@@ -87,3 +86,22 @@ def test_fingerprint_of_constants_that_differ_differs(make, one: list, other: li
         return trace_one(lambda i: tf.gather(table, i), inputs={"i": INDEX}).fingerprint
 
     assert with_constant(one) == with_constant(list(one)) != with_constant(other)
+
+
+def test_fingerprint_covers_the_values_of_variables() -> None:
+    def with_weights(*values: float) -> str:
+        weight = tf.Variable(values, name="weight")
+        return trace_one(lambda x: x * weight, inputs={"x": ANY}).fingerprint
+
+    assert with_weights(1.0, 2.0) == with_weights(1.0, 2.0) != with_weights(1.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(True, False), (["a"], ["b"])], ids=["of a dtype without gradient", "of strings"]
+)
+def test_fingerprint_covers_variables_that_have_no_gradient(one, other) -> None:
+    def chosen(value) -> str:
+        variable = tf.Variable(value, name="chosen")
+        return trace_one(lambda x: x * tf.cast(tf.size(variable[...]), tf.float32), inputs={"x": ANY}).fingerprint
+
+    assert chosen(one) == chosen(one) != chosen(other)

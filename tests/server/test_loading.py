@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from tests.server.helpers import ANY
 
-from gradserve_server.loading import Failures, build_registry, import_modules
+from gradserve_server.loading import Failures, Sources, build_registry, find_ops
 from gradserve_server.ops import OpDefinition, OpLoadError, op
 from gradserve_server.scheduling.device import resolve
 
 HERE = Path(__file__).parent
 BEHAVIOUR, EXITS = (str(HERE / f"ops_{name}.py") for name in ("behaviour", "exits"))
+LAYERS_ALONE = str(HERE / "layers.py")
 
 
 def declare(name: str, version: int = 1, **declared) -> OpDefinition:
@@ -26,25 +27,70 @@ def build(*definitions: OpDefinition, skip: bool = False):
     return build_registry([("probe.py", definition) for definition in definitions], on, failures), failures.skipped
 
 
-def test_import_modules_says_of_each_op_where_it_comes_from() -> None:
-    found = list(import_modules([BEHAVIOUR], Failures(skip=False)))
+def find(*modules: str, skip: bool = False, **named):
+    failures = Failures(skip=skip)
+    return find_ops(Sources(modules=modules, **named), failures), failures.skipped
+
+
+def test_find_ops_says_of_each_op_where_it_comes_from() -> None:
+    found, _ = find(BEHAVIOUR)
     assert {source for source, _ in found} == {f"module {BEHAVIOUR!r}"}
     assert [definition.name for _, definition in found] == ["square", "sleep", "record", "boom", "take"]
 
 
-def test_import_modules_of_a_module_named_twice_imports_it_once() -> None:
-    assert len(list(import_modules([BEHAVIOUR, BEHAVIOUR], Failures(skip=False)))) == 5
+def test_find_ops_of_a_module_named_twice_imports_it_once() -> None:
+    found, _ = find(BEHAVIOUR, BEHAVIOUR, custom_objects=[BEHAVIOUR])
+    assert len({id(definition) for _, definition in found}) == len(found) == 5
 
 
-def test_import_modules_that_skips_goes_on_after_a_failure() -> None:
-    failures = Failures(skip=True)
-    assert len(list(import_modules([EXITS, BEHAVIOUR], failures))) == 5
-    assert [(failure.source, failure.cause) for failure in failures.skipped] == [(f"module {EXITS!r}", "IMPORT_FAILED")]
+def test_find_ops_that_skips_goes_on_after_each_failure() -> None:
+    found, skipped = find(
+        *(EXITS, LAYERS_ALONE, BEHAVIOUR),
+        saved_models=[("m", "/no/such")],
+        keras_models=[("k", "/no/such.keras")],
+        libraries=["/no/such.so"],
+        skip=True,
+    )
+    assert len(found) == 5
+    causes = ["LIBRARY_FAILED", "IMPORT_FAILED", "NO_OPS", "NO_MODEL", "NO_MODEL"]
+    assert [failure.cause for failure in skipped] == causes
 
 
-def test_import_modules_that_stops_raises_the_failure() -> None:
-    with pytest.raises(OpLoadError, match="only runs on Sundays"):
-        list(import_modules([EXITS, BEHAVIOUR], Failures(skip=False)))
+@pytest.mark.parametrize(
+    ("named", "text"),
+    [
+        ({"modules": [EXITS, BEHAVIOUR]}, "only runs on Sundays"),
+        ({"modules": [LAYERS_ALONE]}, "NO_OPS: .* by --custom-objects"),
+        ({"saved_models": [("m", "/no/such")]}, "SavedModel '/no/such': NO_MODEL: no such folder"),
+        ({"keras_models": [("k", "/no.keras")]}, "Keras model '/no.keras', op 'k': NO_MODEL: no such file"),
+        ({"libraries": ["/no/such.so"]}, "library '/no/such.so': LIBRARY_FAILED: no such file"),
+        ({"libraries": [BEHAVIOUR]}, "LIBRARY_FAILED: TensorFlow .* cannot load it"),
+    ],
+)
+def test_find_ops_that_stops_raises_the_first_failure(named, text: str) -> None:
+    with pytest.raises(OpLoadError, match=text):
+        find_ops(Sources(**named), Failures(skip=False))
+
+
+def test_find_ops_of_a_module_of_layers_alone_needs_no_op() -> None:
+    assert find(custom_objects=[LAYERS_ALONE]) == ([], [])
+
+
+def test_find_ops_claims_gradients_as_the_operator_says() -> None:
+    found, _ = find(BEHAVIOUR, gradients={"square": "surrogate"})
+    assert {definition.name: definition.gradient for _, definition in found if definition.gradient != "exact"} == {
+        "square": "surrogate"
+    }
+
+
+def test_find_ops_of_a_claim_about_no_op_names_it() -> None:
+    with pytest.raises(OpLoadError, match=r"gradients: NO_SUCH_OP: there is no op 'cube': wanted one of .*'square'"):
+        find(BEHAVIOUR, gradients={"cube": "exact"})
+
+
+def test_find_ops_of_a_claim_about_an_op_that_was_skipped_says_nothing_more() -> None:
+    _, skipped = find(keras_models=[("k", "/no.keras")], gradients={"k": "exact"}, skip=True)
+    assert [failure.cause for failure in skipped] == ["NO_MODEL"]
 
 
 def test_build_registry_joins_signatures_and_versions() -> None:

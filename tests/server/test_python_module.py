@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.server.helpers import load_module
 
 from gradserve_server.ops import OpLoadError
-from gradserve_server.sources import python_module
 from gradserve_server.testing import running_server
 
 ONE = """
@@ -22,7 +22,7 @@ def an_op(name: str) -> str:
 
 
 def names_in(module: Path | str) -> list[str]:
-    return [definition.name for definition in python_module.load(str(module))]
+    return [definition.name for definition in load_module(str(module))]
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_load_of_a_file_named_like_an_installed_module_takes_the_file(write) -> 
 def test_load_of_a_module_that_raises_names_module_and_cause_in_one_line(write, statement: str) -> None:
     path = write("raises.py", statement)
     with pytest.raises(OpLoadError) as raised:
-        python_module.load(str(path))
+        load_module(str(path))
     assert raised.value.cause == "IMPORT_FAILED"
     assert str(path) in str(raised.value)
     assert str(raised.value).endswith("why it fails; --traceback shows where")
@@ -98,35 +98,35 @@ def test_load_of_a_module_that_raises_names_module_and_cause_in_one_line(write, 
 @pytest.mark.parametrize("module", ["/nowhere/ops.py", "no_such_module_at_all", "ops.missing.name"])
 def test_load_of_what_is_not_there_is_an_import_failure(module: str) -> None:
     with pytest.raises(OpLoadError) as raised:
-        python_module.load(module)
+        load_module(module)
     assert (raised.value.cause, raised.value.source) == ("IMPORT_FAILED", f"module {module!r}")
 
 
 def test_load_of_a_syntax_error_is_an_import_failure(write) -> None:
     with pytest.raises(OpLoadError, match="import failed with SyntaxError"):
-        python_module.load(str(write("syntax.py", "def broken(:\n")))
+        load_module(str(write("syntax.py", "def broken(:\n")))
 
 
 def test_load_of_an_error_that_cannot_be_shown_names_its_class(write) -> None:
     text = "class Shy(Exception):\n    def __str__(self):\n        raise ValueError\nraise Shy\n"
     with pytest.raises(OpLoadError, match="import failed with Shy"):
-        python_module.load(str(write("shy.py", text)))
+        load_module(str(write("shy.py", text)))
 
 
 def test_load_of_a_module_without_ops_says_how_to_make_one(write) -> None:
     with pytest.raises(OpLoadError, match="decorate a function") as raised:
-        python_module.load(str(write("empty.py", "")))
+        load_module(str(write("empty.py", "")))
     assert raised.value.cause == "NO_OPS"
 
 
 def test_load_of_a_bad_declaration_is_an_import_failure_with_its_text(write) -> None:
     with pytest.raises(OpLoadError, match="op 'bad': version must be an integer of at least 1, got 0"):
-        python_module.load(str(write("bad.py", "@op('bad', inputs=X, version=0)\ndef bad(x):\n    return x\n")))
+        load_module(str(write("bad.py", "@op('bad', inputs=X, version=0)\ndef bad(x):\n    return x\n")))
 
 
 def test_load_finds_an_op_whose_python_name_is_used_again(write) -> None:
     path = write("versions.py", "".join(ONE.format(version=version) for version in (1, 2)))
-    assert [definition.version for definition in python_module.load(str(path))] == [1, 2]
+    assert [definition.version for definition in load_module(str(path))] == [1, 2]
 
 
 def test_two_ops_of_one_name_in_one_module_stop_the_start(write) -> None:

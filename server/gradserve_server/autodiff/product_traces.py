@@ -119,7 +119,7 @@ class ProductTraces:
             raise OpContractError(f"op {quote(self._op_name)}: {error}", reason=error.cause) from error
         except (
             Exception
-        ) as error:  # whatever TensorFlow raises where a rule cannot be differentiated; see decision 0008
+        ) as error:  # whatever TensorFlow raises where a rule cannot be differentiated; see decision 0010
             raise self._no_rule(kind, error) from error
         return ProductTrace(concrete=concrete, exists=exists)
 

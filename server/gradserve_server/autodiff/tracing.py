@@ -6,8 +6,7 @@ sizes that its specs leave open. No request traces anything.
 
 import dataclasses
 import functools
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,32 +14,24 @@ import tensorflow as tf
 
 from gradserve.dtypes import dtype_named
 from gradserve.signature import Signature, TensorSpec
-from gradserve_server.autodiff.concrete import concrete_function
+from gradserve.tensors import Array
+from gradserve_server.autodiff.authored import NoRule, trace_authored
 from gradserve_server.autodiff.declaration import Declaration
 from gradserve_server.autodiff.fingerprint import fingerprint
 from gradserve_server.autodiff.gradient_rules import has_custom_rule
 from gradserve_server.autodiff.product_traces import ProductTraces
 from gradserve_server.autodiff.program import TracedProgram, has_python_code
 from gradserve_server.autodiff.randomness import draws_random_numbers
-from gradserve_server.autodiff.variables import assigning_operations, name_variables, variables_of
-from gradserve_server.autodiff.vjp import ContractError, FlatFunction, FlatOp, is_differentiable, vjp
-from gradserve_server.ops import Op, OpDefinition, OpLoadError
-
-_WRONG_COUNT = re.compile(
-    r"returned too (?:few|many) gradients. Expected (?P<wanted>\d+) but received (?P<got>\d+)"
-    r"|Num gradients (?P<got_inside>\d+) generated for .* do not match num inputs (?P<wanted_inside>\d+)",
-    re.DOTALL,
+from gradserve_server.autodiff.variables import (
+    assigning_operations,
+    given_variables,
+    name_variables,
+    trained,
+    unreported_variables,
+    variables_of,
 )
-"""What TensorFlow says of a rule that returns too few or too many gradients: bare, and inside a ``tf.function``."""
-
-_NO_RULE = ("gradient registry", "No gradient defined", "Gradient explicitly disabled")
-"""What TensorFlow says of an operation that it has no gradient for."""
-
-_HINTS = {
-    "as a Python `bool`": "use tf.where or tf.cond for a choice that depends on a tensor",
-    "Iterating over a symbolic": "under tf.custom_gradient return the output and the gradient function, as a pair",
-    "Cannot convert a symbolic": "use TensorFlow's functions rather than NumPy's, or tf.numpy_function",
-}
+from gradserve_server.autodiff.vjp import FlatOp, is_differentiable, vjp
+from gradserve_server.ops import Op, OpDefinition
 
 
 def trace(definition: OpDefinition, *, source: str, device: str) -> list[Op]:
@@ -68,77 +59,99 @@ class _Tracer:
     def definition(self) -> OpDefinition:
         return self.declaration.definition
 
-    def trace(self, key: str, specs: list[tuple[str, Any]]) -> Op:
+    def trace(self, key: str, named_specs: list[tuple[str, Any]]) -> Op:
         """Traces one signature."""
+        specs = {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in named_specs}
+        graphs = self._graphs(specs)
+        signature = Signature(
+            key=key,
+            inputs={name: _spec(name, spec, name in graphs.connected) for name, spec in specs.items()},
+            outputs={name: _spec(name, tensor, is_differentiable(tensor)) for name, tensor in graphs.outputs.items()},
+            batch_axes=self.declaration.batch_axes([*specs, *graphs.outputs]),
+        )
+        variables, trainable = graphs.variables, graphs.op_with_variables.variables
+        example = self.declaration.example(signature)
+        repeatable = not any(map(draws_random_numbers, graphs.traces))
+        definition = self.definition
+        return Op(
+            name=definition.name,
+            version=definition.version,
+            signature=signature,
+            documentation=definition.documentation,
+            gradient=definition.gradient,
+            elementwise=definition.elementwise,
+            stateful=definition.stateful,
+            device=self.device,
+            fingerprint=fingerprint(signature, graphs.traces, variables),
+            program=self._program(list(specs.values()), graphs, example, repeatable),
+            variables={name: _spec(name, variable, name in trainable) for name, variable in variables.items()},
+            connected_variables=graphs.connected_variables,
+            example=example,
+            example_is_given=bool(definition.example),
+            source=self.declaration.source,
+            no_vjp=graphs.no_vjp,
+            repeatable=repeatable,
+            has_custom_rule=has_custom_rule(graphs.forward),
+        )
+
+    def _graphs(self, specs: Mapping[str, Any]) -> "_Graphs":
+        """Traces the graphs of one signature."""
         flat = self.declaration.flat_function()
-        tensor_specs = [tf.TensorSpec(spec.shape, spec.dtype) for _, spec in specs]
         names: list[str] = []
 
-        def forward(*inputs: Any) -> list[Any]:
+        def function(*inputs: Any) -> list[Any]:
             named = self.declaration.dense_outputs(flat(*inputs))
             names[:] = [name for name, _ in named]
             return [tensor for _, tensor in named]
 
-        forward_trace = self._concrete(forward, tensor_specs)
-        self._refuse_assignment(forward_trace)
-        outputs = dict(zip(names, forward_trace.outputs, strict=True))
-        variables = self._variables(forward_trace)
-        trainable = {n: v for n, v in variables.items() if v.trainable and is_differentiable(v)}
-        op = FlatOp(function=forward, input_names=[name for name, _ in specs])
+        forward = trace_authored(self.declaration, function, list(specs.values()), device=self.device)
+        self._refuse_assignment(forward)
+        outputs = dict(zip(names, forward.outputs, strict=True))
+        variables = self._variables(forward)
+        trainable = trained(variables, self.definition.function)
+        op = FlatOp(function=function, input_names=list(specs))
         op_with_variables = dataclasses.replace(op, variables=trainable)
         trace_vjp = functools.partial(
-            self._trace_vjp, specs=tensor_specs, outputs=outputs, uncounted=len(outputs) + len(trainable)
+            self._trace_vjp, specs=list(specs.values()), outputs=outputs, uncounted=len(outputs) + len(trainable)
         )
         vjp_trace, connected, no_vjp = trace_vjp(op)
-        variable_vjp_trace, connected_variables, _ = trace_vjp(op_with_variables) if trainable else (None, set(), "")
-        signature = Signature(
-            key=key,
-            inputs={name: _spec(name, spec, name in connected) for name, spec in specs},
-            outputs={name: _spec(name, tensor, is_differentiable(tensor)) for name, tensor in outputs.items()},
-            batch_axes=self.declaration.batch_axes([*dict(specs), *outputs]),
-        )
-        traces = [trace for trace in (forward_trace, vjp_trace, variable_vjp_trace) if trace is not None]
-        example = self.declaration.example(signature)
-        repeatable = not any(map(draws_random_numbers, traces))
-        return Op(
-            name=self.definition.name,
-            version=self.definition.version,
-            signature=signature,
-            documentation=self.definition.documentation,
-            gradient=self.definition.gradient,
-            elementwise=self.definition.elementwise,
-            stateful=self.definition.stateful,
-            device=self.device,
-            fingerprint=fingerprint(signature, traces),
-            program=TracedProgram(
-                op_name=self.definition.name,
-                forward_trace=forward_trace,
-                vjp_trace=vjp_trace,
-                variable_vjp_trace=variable_vjp_trace,
-                has_python=any(map(has_python_code, traces)),
-                output_count=len(outputs),
-                differentiable_inputs=[index for index, spec in enumerate(tensor_specs) if is_differentiable(spec)],
-                connected_inputs=[index for index, (name, _) in enumerate(specs) if name in connected],
-                device=self.device,
-                example=example,
-                is_repeatable=repeatable,
-                products=ProductTraces(
-                    op_name=self.definition.name,
-                    op=op,
-                    op_with_variables=op_with_variables,
-                    specs=tensor_specs,
-                    outputs=list(outputs.values()),
-                    device=self.device,
-                ),
-            ),
-            variables={name: _spec(name, variable, name in trainable) for name, variable in variables.items()},
-            connected_variables=connected_variables,
-            example=example,
-            example_is_given=bool(self.definition.example),
-            source=self.declaration.source,
+        variable_vjp, connected_variables, _ = trace_vjp(op_with_variables) if trainable else (None, set(), "")
+        return _Graphs(
+            op=op,
+            op_with_variables=op_with_variables,
+            outputs=outputs,
+            variables=variables,
+            forward=forward,
+            vjp=vjp_trace,
+            connected=connected,
             no_vjp=no_vjp,
-            repeatable=repeatable,
-            has_custom_rule=has_custom_rule(forward_trace),
+            variable_vjp=variable_vjp,
+            connected_variables=connected_variables,
+        )
+
+    def _program(
+        self, specs: list[Any], graphs: "_Graphs", example: Sequence[Array], repeatable: bool
+    ) -> TracedProgram:
+        return TracedProgram(
+            op_name=self.definition.name,
+            forward_trace=graphs.forward,
+            vjp_trace=graphs.vjp,
+            variable_vjp_trace=graphs.variable_vjp,
+            has_python=any(map(has_python_code, graphs.traces)),
+            output_count=len(graphs.outputs),
+            differentiable_inputs=[index for index, spec in enumerate(specs) if is_differentiable(spec)],
+            connected_inputs=[index for index, name in enumerate(graphs.op.input_names) if name in graphs.connected],
+            device=self.device,
+            example=example,
+            is_repeatable=repeatable,
+            products=ProductTraces(
+                op_name=self.definition.name,
+                op=graphs.op,
+                op_with_variables=graphs.op_with_variables,
+                specs=specs,
+                outputs=list(graphs.outputs.values()),
+                device=self.device,
+            ),
         )
 
     def _trace_vjp(
@@ -150,6 +163,8 @@ class _Tracer:
             The trace, the names of the inputs and variables that it returns gradients for (those of the variables
             alone, if there are any), and why there is no trace.
         """
+        if self.definition.no_vjp:
+            return None, set(), self.definition.no_vjp
         upstream = [tf.TensorSpec(None, tensor.dtype) for tensor in outputs.values() if is_differentiable(tensor)]
         if not upstream:
             return None, set(), "none of its outputs is of a floating-point or complex dtype"
@@ -164,16 +179,33 @@ class _Tracer:
             return [*results, *(gradient for gradient in gradients if gradient is not None)]
 
         try:
-            return self._concrete(flat_vjp, [*specs, *upstream], uncounted), set(connected), ""
-        except _NoRule as error:
+            traced = trace_authored(
+                self.declaration, flat_vjp, [*specs, *upstream], device=self.device, uncounted=uncounted
+            )
+        except NoRule as error:
             return None, set(), str(error)
+        return traced, set(connected), ""
 
     def _variables(self, trace: Any) -> dict[str, Any]:
         """Returns the variables that a trace reads, by name, having refused dtypes that are not served."""
-        named = name_variables(variables_of(trace), self.definition.function, self.definition.variables)
+        try:
+            given = given_variables(self.definition.variables)
+        except TypeError as error:
+            raise self.declaration.failure(str(error), "BAD_VARIABLES") from error
+        found = variables_of(trace, given)
+        self._refuse_unreported(unreported_variables(trace, found))
+        named = name_variables(found, self.definition.function, self.definition.variables)
         for name, variable in named.items():
             self.declaration.check_kind(variable, f"variable {name!r}", tf.Variable)
         return named
+
+    def _refuse_unreported(self, unreported: list[str]) -> None:
+        if unreported:
+            raise self.declaration.failure(
+                f"it reads variables by their handles alone ({', '.join(unreported)}), which TensorFlow does not report, so "
+                "that they would have no gradients; give them: op(variables=[variable])",
+                "UNREPORTED_VARIABLE",
+            )
 
     def _refuse_assignment(self, trace: Any) -> None:
         operations = assigning_operations(trace)
@@ -184,46 +216,34 @@ class _Tracer:
                 "ASSIGNS_VARIABLE",
             )
 
-    def _concrete(self, function: FlatFunction, specs: list[Any], uncounted: int = 0) -> Any:
-        """Traces a function; whatever that raises becomes an ``OpLoadError``."""
-        try:
-            return concrete_function(function, specs, device=self.device, jit_compile=self.definition.jit_compile)
-        except (OpLoadError, _NoRule):
-            raise
-        except ContractError as error:
-            raise self.declaration.failure(str(error), error.cause) from error
-        except LookupError as error:
-            if any(said in str(error) for said in _NO_RULE):
-                raise _NoRule(f"TensorFlow has no gradient for one of its operations: {error}") from error
-            raise self.declaration.failure(f"{type(error).__name__}: {error}", "TRACE_FAILED") from error
-        except BaseException as error:  # the op is the operator's code and may raise anything, even to exit
-            wrong_count = _WRONG_COUNT.search(_text(error))
-            if wrong_count is not None:
-                wanted, got = (int(wrong_count[n] or wrong_count[f"{n}_inside"]) for n in ("wanted", "got"))
-                text = self.declaration.explain_count(wanted, got, uncounted)
-                raise self.declaration.failure(text, "GRADIENT_COUNT_MISMATCH") from error
-            raise self.declaration.failure(
-                f"{type(error).__name__}: {_text(error)}{_hint(_text(error))}", "TRACE_FAILED"
-            ) from error
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Graphs:
+    """The graphs of one signature, and what they showed."""
 
-class _NoRule(Exception):
-    """TensorFlow has no gradient rule for an operation of the graph, so the op has a forward pass only."""
+    op: FlatOp
+    op_with_variables: FlatOp
+    """The op with its trainable variables."""
+    outputs: Mapping[str, Any]
+    """Outputs by name, as the forward trace has them."""
+    variables: Mapping[str, Any]
+    """All variables that it reads, by name."""
+    forward: Any
+    vjp: Any
+    connected: Collection[str]
+    """Names of the inputs that ``vjp`` returns gradients for."""
+    no_vjp: str
+    """Why there is no ``vjp``."""
+    variable_vjp: Any
+    connected_variables: Collection[str]
 
-
-def _hint(text: str) -> str:
-    """Returns what to do about the commonest mistakes, of which TensorFlow's own text says something else."""
-    return next((f"; in an op: {hint}" for said, hint in _HINTS.items() if said in text), "")
+    @property
+    def traces(self) -> list[Any]:
+        """Those that there are."""
+        return [trace for trace in (self.forward, self.vjp, self.variable_vjp) if trace is not None]
 
 
 def _spec(name: str, tensor: Any, differentiable: bool) -> TensorSpec:
     numpy_name = "string" if tensor.dtype == tf.string else np.dtype(tensor.dtype.as_numpy_dtype).name
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return TensorSpec(name=name, dtype=dtype_named(numpy_name), shape=shape, differentiable=differentiable)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the exception's own __str__ may fail; its class is named beside this
-        return "(its text cannot be shown)"

@@ -4,22 +4,62 @@ TensorFlow hands variables to a gradient function in changing order, so they are
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from gradserve_server.autodiff.concrete import nodes_of
 
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?VariableOp|Resource(Scatter|SparseApply|Apply|StridedSliceAssign)\w*|Rng\w*")
 
 
-def variables_of(trace: Any) -> list[Any]:
+def given_variables(given: Any) -> list[Any]:
+    """Returns the variables that the author gave, by name or in a sequence.
+
+    Raises:
+        TypeError: There is something else among them.
+    """
+    values = list(given.values() if isinstance(given, Mapping) else given)
+    variables = [_value(value) for value in values]
+    wrong = [type(value).__name__ for value in variables if not isinstance(value, tf.Variable)]
+    if wrong:
+        raise TypeError(f"variables must be a mapping from names to variables, or a sequence of them: got {wrong}")
+    return variables
+
+
+def variables_of(trace: Any, given: Iterable[Any] = ()) -> list[Any]:
     """Returns the variables that a concrete function reads, in the order in which it first reads them.
 
     The order of ``graph.variables`` itself is not that one, and names that are numbered must not change between starts.
+
+    Args:
+        trace: The concrete function.
+        given: Variables that it may read by their handles alone, which TensorFlow does not report.
     """
-    by_handle = {id(variable.handle): variable for variable in trace.graph.variables}
+    by_handle = {id(variable.handle): variable for variable in [*given, *trace.graph.variables]}
     captured = [by_handle.pop(id(external), None) for external, _ in trace.graph.captures]
     return [variable for variable in captured if variable is not None]
+
+
+def unreported_variables(trace: Any, known: Iterable[Any]) -> list[str]:
+    """Returns dtype and shape of each variable that a concrete function reads by its handle, beside the known ones.
+
+    Only those of a floating-point or complex dtype count: the others have no gradient that would go missing, and the state of
+    a ``tf.random.Generator`` is one of them. Lookup tables and other resources are no variables.
+    """
+    handles = {id(variable.handle) for variable in known}
+    others = [external for external, _ in trace.graph.captures if id(external) not in handles]
+    contents = [content for handle in others for content in _contents(handle)]
+    return [f"{dtype.name} {tuple(shape)}" for dtype, shape in contents if _has_gradient(dtype)]
+
+
+def _contents(handle: Any) -> list[tuple[Any, list[int]]]:
+    """Returns dtype and shape of the variable that a tensor is the handle of; of anything else it knows none."""
+    data = getattr(handle, "_handle_data", None)
+    if handle.dtype != tf.resource or data is None or not data.is_set:
+        return []
+    return [(tf.as_dtype(content.dtype), tf.TensorShape(content.shape).as_list()) for content in data.shape_and_type]
 
 
 def assigning_operations(trace: Any) -> list[str]:
@@ -52,6 +92,24 @@ def name_variables(variables: Sequence[Any], function: Any, given: Any) -> dict[
             name = f"{base}_{number}"
         named[name] = variable
     return named
+
+
+def trained(variables: Mapping[str, Any], function: Any) -> dict[str, Any]:
+    """Returns the variables that training would change, which have gradients.
+
+    Keras freezes a layer without a word to TensorFlow's variables, so the op's callable is asked too.
+    """
+    owner = getattr(function, "__self__", function)
+    frozen = {id(_value(variable)) for variable in getattr(owner, "non_trainable_variables", ())}
+    return {
+        name: variable
+        for name, variable in variables.items()
+        if variable.trainable and id(variable) not in frozen and _has_gradient(variable.dtype)
+    }
+
+
+def _has_gradient(dtype: Any) -> bool:
+    return bool(dtype.is_floating or dtype.is_complex)
 
 
 def _named_by(function: Any, given: Any) -> list[tuple[str, Any]]:

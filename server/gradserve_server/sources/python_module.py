@@ -10,29 +10,42 @@ from types import ModuleType
 from gradserve_server.ops import DECLARED, OpDefinition, OpLoadError
 
 
-def load(module_name: str) -> list[OpDefinition]:
-    """Imports a module and returns the ops that it defines, in order.
+def import_module(module_name: str) -> ModuleType:
+    """Imports a module.
 
     Args:
         module_name: A path that ends in ".py", or a dotted name found in the working directory or on ``sys.path``.
             The folder of a path is importable too, so that a module may import its neighbours.
 
     Raises:
-        OpLoadError: It cannot be imported (IMPORT_FAILED), or defines no op (NO_OPS).
+        OpLoadError: It cannot be imported (IMPORT_FAILED).
     """
     try:
-        module = _import_path(Path(module_name)) if module_name.endswith(".py") else _import_name(module_name)
+        return _import_path(Path(module_name)) if module_name.endswith(".py") else _import_name(module_name)
     except BaseException as error:  # a module may raise anything, even to exit; the cause goes to the operator
         raise OpLoadError(
             f"import failed with {type(error).__name__}: {_text_of(error)}; --traceback shows where",
             source=f"module {module_name!r}",
             cause="IMPORT_FAILED",
         ) from error
+
+
+def ops_of(module: ModuleType, module_name: str) -> list[OpDefinition]:
+    """Returns the ops that a module defines, in order.
+
+    Args:
+        module: The module.
+        module_name: What it was imported by, for errors.
+
+    Raises:
+        OpLoadError: It defines no op (NO_OPS).
+    """
     named = [value for value in vars(module).values() if _is_defined_in(value, module)]
     found = {id(definition): definition for definition in [*vars(module).get(DECLARED, []), *named]}
     if not found:
         raise OpLoadError(
-            "it defines no op; decorate a function with @gradserve_server.op(...), above all other decorators",
+            "it defines no op; decorate a function with @gradserve_server.op(...), above all other decorators, "
+            "or name a module that holds layers alone by --custom-objects",
             source=f"module {module_name!r}",
             cause="NO_OPS",
         )
@@ -71,10 +84,10 @@ def _is_defined_in(value: object, module: ModuleType) -> bool:
     if not isinstance(value, OpDefinition):
         return False
     home = sys.modules.get(value.module)
-    return value.module == module.__name__ or home is None or not any(value is known for known in _ops_of(home))
+    return value.module == module.__name__ or home is None or not any(value is known for known in _named_ops(home))
 
 
-def _ops_of(module: ModuleType) -> list[OpDefinition]:
+def _named_ops(module: ModuleType) -> list[OpDefinition]:
     return [value for value in vars(module).values() if isinstance(value, OpDefinition)]
 
 

@@ -78,3 +78,40 @@ def two_layers_by_tape(x, dy):
     values = [variable.value for variable in model.trainable_variables]
     paths = [variable.path for variable in model.trainable_variables]
     return dict(zip(paths, tape.gradient(y, values, output_gradients=dy), strict=True))
+
+
+switched = tf.Variable(2.0, trainable=False, name="switched")
+
+
+@tf.custom_gradient
+def _times(x, weight):
+    return weight * x, lambda dy: (dy * weight, None)
+
+
+@op(inputs={"x": tf.TensorSpec([], tf.float32), "on": tf.TensorSpec([], tf.bool)})
+def in_a_branch(x, on):
+    """Passes the value of a variable to an op with a rule, inside a branch."""
+    return tf.cond(on, lambda: _times(x, switched.read_value()), lambda: x)
+
+
+def read(variable):
+    """Reads a variable by its handle, which TensorFlow does not report."""
+    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+@op(inputs={"x": tf.TensorSpec([2], tf.float32)}, variables={"gain": first})
+def given_by_name(x):
+    return x * read(first) + second
+
+
+@op(inputs={"rows": tf.TensorSpec([None], tf.int32)}, variables=[table])
+def given_in_a_list(rows):
+    return tf.raw_ops.ResourceGather(resource=table.handle, indices=rows, dtype=tf.float32)
+
+
+words = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["two"], [2.0]), 0.0)
+
+
+@op(inputs={"x": tf.TensorSpec([2], tf.float32), "word": tf.TensorSpec([], tf.string)})
+def with_a_lookup_table(x, word):
+    return x * words.lookup(word)
