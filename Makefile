@@ -55,7 +55,7 @@ bench: .venv/ready ## Measure a VJP call against a bare gRPC echo
 lock: .venv/ready ## Pin all requirements anew
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
 		--custom-compile-command "make lock" --no-emit-index-url --no-emit-find-links \
-		--extra server --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
+		--extra server --extra plot --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
 		--custom-compile-command "make lock" --no-emit-index-url --no-emit-find-links \
 		-o requirements/proto.txt requirements/proto.in

@@ -15,13 +15,15 @@ def text(array: np.ndarray | float) -> str:
     return " ".join(np.array2string(np.asarray(array), separator=", ", formatter={"float_kind": str}).split())
 
 
-def show(client: Client, op: str, inputs: dict, output_gradient: np.ndarray | None = None) -> None:
+def show(
+    client: Client, op: str, inputs: dict, output_gradient: np.ndarray | None = None, seed: int | None = None
+) -> None:
     """Calls an op and prints what went in and what came out."""
     gradients = None if output_gradient is None else {"output": output_gradient}
-    result = client.vjp(op, inputs, gradients)
-    given = ", ".join(f"{name}={text(value)}" for name, value in inputs.items())
-    upstream = "" if output_gradient is None else f", dy={text(output_gradient)}"
-    print(f"{op}({given}{upstream})")
+    result = client.vjp(op, inputs, gradients, seed=seed)
+    given = inputs if output_gradient is None else {**inputs, "dy": output_gradient}
+    given = given if seed is None else {**given, "seed": seed}
+    print(f"{op}({', '.join(f'{name}={text(value)}' for name, value in given.items())})")
     print(f"    output: {text(result.output)}")
     for name, gradient in result.input_gradients.items():
         print(f"    gradient of {name}: {'none' if gradient is None else text(gradient)}")
@@ -43,6 +45,13 @@ def main() -> None:
         show(client, "safe_sqrt", {"x": np.array([0, 4], dtype=np.float32)})
         show(client, "sign_straight_through", {"x": row}, dy)
         show(client, "spike", {"v": np.array([-0.5, 0.5], dtype=np.float32), "dampening": 0.3})
+        show(client, "dropout", {"x": row}, dy, seed=7)
+        print("square_with_grad, other derivatives at x=3.0")
+        print(f"    Jacobian: {text(client.jacobian('square_with_grad', 3.0).jacobian)}")
+        print(f"    second derivative times 1.0: {text(client.hvp('square_with_grad', 3.0, 1.0).product)}")
+        print("checks: differences of forward values against the rule")
+        for op in ("square_with_grad", "spike"):
+            print(f"    {client.check_gradient(op).text}")
     print(f"\nserver stopped with exit status {server.process.returncode}")
 
 

@@ -133,3 +133,18 @@ def spike(v, dampening):
         return dz * dampening * tf.maximum(1.0 - tf.abs(v), 0.0), tf.zeros_like(dampening)
 
     return tf.cast(v > 0, v.dtype), grad
+
+
+@op(inputs={"x": ANY, "seed": tf.TensorSpec([2], tf.int32)})
+@tf.custom_gradient
+def dropout(x, seed):
+    """Dropout of half of the elements.
+
+    y = 2x where a number drawn from the seed is at least 1/2, else 0; dx = dy * 2 there, else 0. The mask is drawn again
+    for the gradient rather than kept: from the same seed it is the same one. A call gives it by ``seed=7``.
+    """
+
+    def mask():
+        return 2.0 * tf.cast(tf.random.stateless_uniform(tf.shape(x), seed) >= 0.5, x.dtype)
+
+    return x * mask(), lambda dy: (dy * mask(), None)

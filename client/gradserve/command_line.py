@@ -5,37 +5,50 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradserve import binding
+from gradserve.gradient_check import Line
 from gradserve.op_info import OpInfo
-from gradserve.results import ForwardResult, VjpResult
+from gradserve.results import ForwardResult
 from gradserve.signature import Signature
 from gradserve.tensors import Array
 
 OUTPUT_GRADIENT_PREFIX = "d:"
 """Marks an argument as the output gradient of the output whose name follows."""
+VECTOR_PREFIX = "v:"
+"""Marks an argument as the vector (the tangent) of the input whose name follows."""
 
 _JSON_NAME = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _NONFINITE = re.compile(rf"\b(?:{'|'.join(_JSON_NAME)})\b", re.IGNORECASE)
 
 
-def read_tensors(arguments: Sequence[str], info: OpInfo, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+class Arguments(NamedTuple):
+    """The tensors of a command line."""
+
+    inputs: dict[str, Any]
+    """By name."""
+    output_gradients: dict[str, Any]
+    """By name of the output."""
+    vectors: dict[str, Any]
+    """By name of the input."""
+
+
+def read_tensors(arguments: Sequence[str], info: OpInfo, key: str, *, seeded: bool = False) -> Arguments:
     """Reads the tensors of a call.
 
-    An argument is ``NAME=VALUE`` for an input and ``d:NAME=VALUE`` for the gradient of an output; the gradient of a
-    single output may also be written ``dy=VALUE``, unless an input has that name. A value is a number, a nested list of
-    numbers, a string, or ``@FILE.npy``.
+    An argument is ``NAME=VALUE`` for an input, ``d:NAME=VALUE`` for the gradient of an output, and ``v:NAME=VALUE`` for the
+    vector (the tangent) of an input. The gradient of a single output may also be written ``dy=VALUE``, and the vector of a
+    single differentiable input ``v=VALUE``, unless an input has that name. A value is a number, a nested list of numbers, a
+    string, or ``@FILE.npy``.
 
     Args:
         arguments: The arguments.
         info: The op that is called.
         key: Signature key, empty for the one that fits.
-
-    Returns:
-        Inputs by name, and output gradients by name.
+        seeded: Whether a seed fills one of the inputs.
 
     Raises:
         ValueError: An argument is not of that form, or stands twice.
@@ -52,16 +65,36 @@ def read_tensors(arguments: Sequence[str], info: OpInfo, key: str) -> tuple[dict
         is_string = name in specs and specs[name].dtype.is_string
         named[name] = _read_string(name, text) if is_string else _read_value(name, text)
     gradients = {name: value for name, value in named.items() if _is_gradient(name, specs)}
-    inputs = {name: value for name, value in named.items() if name not in gradients}
-    signature, _ = binding.choose_signature(inputs, info, key)
-    return inputs, {_output_name(name, signature): value for name, value in gradients.items()}
+    vectors = {name: value for name, value in named.items() if _is_vector(name, specs)}
+    inputs = {name: value for name, value in named.items() if name not in gradients and name not in vectors}
+    signature, _ = binding.choose_signature(inputs, info, key, seeded=seeded)
+    return Arguments(
+        inputs=inputs,
+        output_gradients={_output_name(name, signature): value for name, value in gradients.items()},
+        vectors={_input_name(name, signature): value for name, value in vectors.items()},
+    )
 
 
-def save_result(result: ForwardResult | VjpResult, folder: str) -> list[Path]:
+def read_line(text: str) -> Line:
+    """Reads ``[INPUT=]LOW:HIGH[:POINTS]``.
+
+    Raises:
+        ValueError: It is not of that form.
+    """
+    name, _, numbers = text.rpartition("=")
+    low, _, rest = numbers.partition(":")
+    high, _, points = rest.partition(":")
+    try:
+        return Line(input=name, low=float(low), high=float(high), points=int(points) if points else 201)
+    except ValueError:
+        raise ValueError(f"line {text!r}: wanted [INPUT=]LOW:HIGH[:POINTS], such as -3:3 or x=-3:3:201") from None
+
+
+def save_result(result: ForwardResult, folder: str) -> list[Path]:
     """Writes each output to ``FOLDER/NAME.npy`` and each gradient to ``FOLDER/NAME.gradient.npy``.
 
-    A "/" in a name makes a subfolder. Strings, which .npy keeps only as pickles, are refused. The gradient of a variable
-    goes to ``FOLDER/NAME.variable_gradient.npy``.
+    A "/" in a name makes a subfolder. Strings, which .npy keeps only as pickles, are refused. Other derivatives go by their
+    kinds: ``.variable_gradient.npy``, ``.tangent.npy``, ``.product.npy``, and ``OUTPUT by INPUT.jacobian.npy``.
 
     Returns:
         The files.
@@ -71,9 +104,9 @@ def save_result(result: ForwardResult | VjpResult, folder: str) -> list[Path]:
         OSError: A file cannot be written.
     """
     arrays: dict[str, Array | None] = {f"{name}.npy": array for name, array in result.outputs.items()}
-    if isinstance(result, VjpResult):
-        arrays.update({f"{name}.gradient.npy": array for name, array in result.input_gradients.items()})
-        arrays.update({f"{name}.variable_gradient.npy": array for name, array in result.variable_gradients.items()})
+    for kind, derivatives in result.derivatives().items():
+        suffix = kind.replace(" ", "_")
+        arrays.update({f"{name}.{suffix}.npy": derivative.array for name, derivative in derivatives.items()})
     written = []
     for name, array in arrays.items():
         if array is None:
@@ -116,6 +149,20 @@ def _read_string(name: str, text: str) -> Any:
 
 def _is_gradient(name: str, input_names: Collection[str]) -> bool:
     return name.startswith(OUTPUT_GRADIENT_PREFIX) or (name == "dy" and name not in input_names)
+
+
+def _is_vector(name: str, input_names: Collection[str]) -> bool:
+    return name.startswith(VECTOR_PREFIX) or (name == "v" and name not in input_names)
+
+
+def _input_name(name: str, signature: Signature) -> str:
+    if name.startswith(VECTOR_PREFIX):
+        return name.removeprefix(VECTOR_PREFIX)
+    candidates = [spec.name for spec in signature.inputs.values() if spec.dtype.is_differentiable]
+    if len(candidates) != 1:
+        wanted = ", ".join(f"{VECTOR_PREFIX}{candidate}=VALUE" for candidate in candidates)
+        raise ValueError(f"argument 'v': the op has {len(candidates)} differentiable inputs; wanted {wanted or 'none'}")
+    return candidates[0]
 
 
 def _output_name(name: str, signature: Signature) -> str:

@@ -2,11 +2,20 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gradserve.tensors import Array
 
 T = TypeVar("T")
+
+
+class Derivative(NamedTuple):
+    """A gradient, tangent, product or Jacobian, or why there is none."""
+
+    array: Array | None
+    """The derivative."""
+    status: str
+    """"dense", "unconnected" or "not_differentiable"."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,10 @@ class ForwardResult:
         """
         return _only("output", self.outputs)
 
+    def derivatives(self) -> Mapping[str, Mapping[str, Derivative]]:
+        """Returns everything in the result that is no output, by kind, such as "gradient", and name."""
+        return {}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VjpResult(ForwardResult):
@@ -54,6 +67,11 @@ class VjpResult(ForwardResult):
         """
         return _only("gradient", _differentiable(self.input_gradients, self.status))
 
+    def derivatives(self) -> Mapping[str, Mapping[str, Derivative]]:
+        """Returns the gradients, by kind and name."""
+        kinds = {"gradient": self.input_gradients, "variable gradient": self.variable_gradients}
+        return {kind: _join(gradients, self.status) for kind, gradients in kinds.items()}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JvpResult(ForwardResult):
@@ -72,6 +90,10 @@ class JvpResult(ForwardResult):
             ValueError: There are several.
         """
         return _only("tangent", _differentiable(self.output_tangents, self.status))
+
+    def derivatives(self) -> Mapping[str, Mapping[str, Derivative]]:
+        """Returns the tangents."""
+        return {"tangent": _join(self.output_tangents, self.status)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +114,10 @@ class HvpResult(ForwardResult):
         """
         return _only("product", _differentiable(self.products, self.status))
 
+    def derivatives(self) -> Mapping[str, Mapping[str, Derivative]]:
+        """Returns the products."""
+        return {"product": _join(self.products, self.status)}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JacobianResult(ForwardResult):
@@ -111,6 +137,19 @@ class JacobianResult(ForwardResult):
         """
         by_input = _only("differentiable output", self.jacobians)
         return _only("Jacobian", _differentiable(by_input, _only("differentiable output", self.status)))
+
+    def derivatives(self) -> Mapping[str, Mapping[str, Derivative]]:
+        """Returns the Jacobians, named "OUTPUT by INPUT"."""
+        named = {
+            f"{output} by {name}": derivative
+            for output, by_input in self.jacobians.items()
+            for name, derivative in _join(by_input, self.status[output]).items()
+        }
+        return {"jacobian": named}
+
+
+def _join(arrays: Mapping[str, Array | None], status: Mapping[str, str]) -> dict[str, Derivative]:
+    return {name: Derivative(array, status.get(name, "")) for name, array in arrays.items()}
 
 
 def _differentiable(values: Mapping[str, T], status: Mapping[str, str]) -> Mapping[str, T]:

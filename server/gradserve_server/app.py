@@ -14,6 +14,8 @@ import grpc
 from grpc_reflection.v1alpha import reflection
 
 from gradserve.messages import HEALTH_SERVICE, SERVICE
+from gradserve_server.checking.checker import Checker
+from gradserve_server.checking.gradient_check import START_OPTIONS
 from gradserve_server.config import Settings
 from gradserve_server.evaluation import Evaluator, Limits
 from gradserve_server.health import Health
@@ -23,7 +25,7 @@ from gradserve_server.metrics import Metrics, new_registry
 from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.registry import Registry
 from gradserve_server.scheduling.queue import Work
-from gradserve_server.service import GradientService, handlers_of
+from gradserve_server.service import GradientService, Parts, handlers_of
 from gradserve_server.warmup import cause_of, warm_up, with_facts
 
 if TYPE_CHECKING:  # at run time these would import TensorFlow too early
@@ -80,7 +82,11 @@ class App:
         if failures.skipped and not registry.infos():  # whole modules failed, and there is nothing to serve or to list
             raise failures.skipped[0]
         limits = Limits(max_rows=settings.max_rows, max_response_bytes=settings.max_message_bytes)
-        self._service.evaluator = Evaluator(registry, self._submit, limits)
+        checker = Checker(self._submit)
+        registry = await self._check_gradients(registry, checker, failures)
+        self._service.parts = Parts(
+            registry=registry, evaluator=Evaluator(registry, self._submit, limits), checker=checker
+        )
         self._metrics.set_ready(True)
         await self._health.set_serving(True)
         names = {f"{info.name}:{info.version}": info.failure for info in registry.infos()}
@@ -156,6 +162,28 @@ class App:
         else:
             return found
         return op
+
+    async def _check_gradients(self, registry: Registry, checker: Checker, failures: "Failures") -> Registry:
+        """Checks the gradients of the ops that claim exact ones; returns the registry without those that are wrong.
+
+        Raises:
+            OpLoadError: A gradient is not the derivative (WRONG_GRADIENT), the setting is to refuse that, and failures are
+                not skipped.
+        """
+        setting = self._settings.check_gradients
+        claimed = [op for op in registry.ops() if op.gradient == "exact" and not op.no_vjp]
+        for op in claimed if setting != "off" else ():
+            if op.stateful or not op.repeatable:
+                continue
+            found = await checker.check(op, None, START_OPTIONS)
+            if found.verdict == "fail" and setting == "refuse":
+                text = f"{found.text}; mend the rule, or declare what it is: gradient='surrogate'"
+                failures.add(op.failure(text, "WRONG_GRADIENT"))
+            elif found.verdict != "pass":
+                self._logger.warning(
+                    "gradient " + found.verdict, op=op.name, signature=op.signature.key, text=found.text
+                )
+        return Registry(registry.ops(), failures.skipped)
 
     def _submit(self, device: str, function: Callable[[], Any]) -> Work:
         return self._devices[device].submit(function)

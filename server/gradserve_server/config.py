@@ -75,6 +75,10 @@ class Settings(BaseSettings):
     bad_ops: Literal["stop", "skip"] = Field(
         default="stop", description="What an op that cannot be loaded does: stop the start, or be listed as failed."
     )
+    check_gradients: Literal["refuse", "warn", "off"] = Field(
+        default="refuse",
+        description="What a start does with an op that claims an exact gradient and has a wrong one; off checks none.",
+    )
     max_message_bytes: Annotated[int, Field(gt=0, lt=2**31)] = Field(
         default=64 * 2**20, description="Largest message, in and out."
     )

@@ -53,7 +53,7 @@ class Evaluator:
 
     def __init__(self, registry: Registry, submit: Submit, limits: Limits) -> None:
         """Takes the registry, the way to the devices, and what a call may ask for."""
-        self.registry = registry
+        self._registry = registry
         self._submit = submit
         self._limits = limits
 
@@ -77,7 +77,7 @@ class Evaluator:
         op, inputs = found.op, found.inputs
         op.signature.check_differentiate(request.differentiate, op.name)
         upstream = self._output_gradients(found)
-        _check_has_vjp(op)
+        check_has_vjp(op)
         with_variables = request.variable_gradients and bool(op.connected_variables)
         if request.stack:
             self._check_rows(found, request.stack)
@@ -101,7 +101,7 @@ class Evaluator:
         found = self._find(request)
         op, inputs = found.op, found.inputs
         tangents = op.signature.vectors_in_order(request.vectors, inputs, op.name, "tangents")
-        _check_has_vjp(op)
+        check_has_vjp(op)
         await self._check_linear(found)
         outputs, results = await self._run_rule(found, functools.partial(op.program.jvp, inputs, tangents))
         named = self._name_outputs(found, outputs)
@@ -117,7 +117,7 @@ class Evaluator:
         op, inputs = found.op, found.inputs
         vectors = op.signature.vectors_in_order(request.vectors, inputs, op.name, "vectors")
         upstream = self._output_gradients(found)
-        _check_has_vjp(op)
+        check_has_vjp(op)
         outputs, products = await self._run_rule(found, functools.partial(op.program.hvp, inputs, upstream, vectors))
         return found.answer(
             outputs=self._name_outputs(found, outputs), products=name_products(op, inputs, products, request)
@@ -132,7 +132,7 @@ class Evaluator:
         found = self._find(request)
         op, inputs = found.op, found.inputs
         op.signature.check_differentiate(request.differentiate, op.name)
-        _check_has_vjp(op)
+        check_has_vjp(op)
         fitting = min(self._limits.max_rows, self._limits.max_response_bytes // max(1, _row_bytes(found)))
         outputs, rows = await self._run_rule(found, functools.partial(op.program.jacobian, inputs, fitting))
         named = self._name_outputs(found, outputs)
@@ -142,10 +142,7 @@ class Evaluator:
         return found.answer(outputs=named, jacobians=name_jacobians(op, inputs, named, rows, request))
 
     def _find(self, request: EvaluationRequest) -> "_Found":
-        version = self.registry.find(request.op, request.version)
-        current_call().found(version.info.name, version.info.version)
-        version.check_loaded()
-        op = version.select(request.signature, request.inputs)
+        version, op = select(self._registry, request)
         arrays = with_seed(request.inputs, request.seed, op.signature, op.name)
         return _Found(request=request, version=version, op=op, inputs=op.signature.inputs_in_order(arrays, op.name))
 
@@ -250,6 +247,19 @@ class _Found:
         return Evaluation(version=self.op.version, fingerprint=self.version.info.fingerprint, **results)
 
 
+def select(registry: Registry, request: EvaluationRequest) -> tuple[OpVersion, Op]:
+    """Returns the version and the signature of an op that a request means.
+
+    Raises:
+        NotFound: There is no such op, version or signature.
+        OpContractError: The op could not be loaded (OP_NOT_LOADED).
+    """
+    version = registry.find(request.op, request.version)
+    current_call().found(version.info.name, version.info.version)
+    version.check_loaded()
+    return version, version.select(request.signature, request.inputs)
+
+
 def _row_bytes(found: _Found) -> int:
     """Returns how many bytes one gradient of everything that a request asks for has."""
     request, op = found.request, found.op
@@ -277,7 +287,12 @@ def response_too_large(wanted: int, got: int) -> ResourceExhausted:
     )
 
 
-def _check_has_vjp(op: Op) -> None:
+def check_has_vjp(op: Op) -> None:
+    """Refuses an op without a backward pass.
+
+    Raises:
+        OpContractError: Reason NO_GRADIENT_RULE, or NOT_DIFFERENTIABLE if it has no differentiable output.
+    """
     if op.no_vjp:
         differentiable = any(spec.differentiable for spec in op.signature.outputs.values())
         raise OpContractError(

@@ -82,6 +82,10 @@ class Registry:
         """Returns what callers are told of each version, by name and then by version."""
         return [version.info for version in self._versions.values()]
 
+    def versions(self) -> list[OpVersion]:
+        """Returns every version of every op, by name and then by version."""
+        return list(self._versions.values())
+
     def ops(self) -> list[Op]:
         """Returns every signature of every version that was loaded."""
         return [op for version in self._versions.values() for op in version.ops.values()]

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradserve.errors import InvalidRequest, quote
+from gradserve.gradient_check import Line
 from gradserve.signature import check_no_repeats
 from gradserve.tensors import Array, decode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2
 
 Item = TypeVar("Item")
-_Message = pb.ForwardRequest | pb.VjpRequest | pb.JvpRequest | pb.HvpRequest | pb.JacobianRequest
+_Message = (
+    pb.ForwardRequest | pb.VjpRequest | pb.JvpRequest | pb.HvpRequest | pb.JacobianRequest | pb.CheckGradientRequest
+)
+
+_MOST_OF_A_CHECK = {"points": 100, "directions": 1000, "max_elements": 4096, "max_seconds": 600}
+_MOST_POINTS_OF_A_LINE = 4096
 
 _MAX_TENSORS = 4096
 """Most inputs, output gradients or names in a request: far more than any op has, few enough to look at each."""
@@ -49,6 +55,18 @@ class EvaluationRequest:
     """Whether gradients of the variables are wanted."""
     zero_unconnected: bool = False
     """Whether zeros stand for the gradient of an input that no output depends on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """A request to check a gradient, decoded."""
+
+    call: EvaluationRequest
+    """The op, and the inputs at which to check; drawn if there are none."""
+    options: Mapping[str, Any]
+    """Those of points, directions, max_elements, max_seconds and draw_seed that were set."""
+    line: Line | None
+    """A line along which to evaluate the op."""
 
 
 def decode_forward(data: bytes) -> EvaluationRequest:
@@ -102,6 +120,36 @@ def decode_jacobian(data: bytes) -> EvaluationRequest:
         **_common(message),
         differentiate=_check_length(list(message.differentiate), "differentiate"),
         zero_unconnected=_zero_unconnected(message.unconnected),
+    )
+
+
+def decode_check_gradient(data: bytes) -> CheckRequest:
+    """Decodes a ``CheckGradientRequest``; raises as ``decode_forward`` does, and for an option out of its range (BAD_OPTION)."""
+    message = pb.CheckGradientRequest.FromString(data)
+    options: dict[str, Any] = {"draw_seed": message.draw_seed}
+    for name, most in _MOST_OF_A_CHECK.items():
+        value = getattr(message, name)
+        if not 0 <= value <= most:  # a NaN is in no range
+            raise _bad_option(name, f"0 to {most}", value)
+        if value:
+            options[name] = value
+    line = _decode_line(message.line) if message.HasField("line") else None
+    return CheckRequest(call=EvaluationRequest(**_common(message)), options=options, line=line)
+
+
+def _decode_line(message: pb.Line) -> Line:
+    if not -math.inf < message.low < message.high < math.inf:
+        raise _bad_option("line", "a finite low below a finite high", f"{message.low} to {message.high}")
+    if not 2 <= message.points <= _MOST_POINTS_OF_A_LINE:
+        raise _bad_option("line.points", f"2 to {_MOST_POINTS_OF_A_LINE}", message.points)
+    return Line(input=message.input, low=message.low, high=message.high, points=message.points)
+
+
+def _bad_option(name: str, wanted: str, got: object) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name}: wanted {wanted}, got {got}",
+        reason="BAD_OPTION",
+        facts={"option": name, "wanted": wanted, "got": str(got)},
     )
 
 

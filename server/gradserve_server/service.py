@@ -1,19 +1,24 @@
 """The servicer: each RPC decodes, calls, encodes. Handlers take raw bytes, so that a malformed message is our error."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import grpc
 
 from gradserve.errors import Unavailable
+from gradserve.gradient_check import check_to_message
 from gradserve.messages import SERVICE
 from gradserve.op_info import op_info_to_message
 from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve_server.checking.checker import Checker
 from gradserve_server.evaluation import Evaluator, response_too_large
 from gradserve_server.grpc_types import Context, Handler
+from gradserve_server.registry import Registry
 from gradserve_server.requests import (
     EvaluationRequest,
+    decode_check_gradient,
     decode_forward,
     decode_hvp,
     decode_jacobian,
@@ -38,37 +43,51 @@ _LARGE_BYTES = 2**20
 """Messages above this are decoded and encoded beside the event loop, where they would hold up all other calls."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What answers calls, once the ops are loaded."""
+
+    registry: Registry
+    """The ops."""
+    evaluator: Evaluator
+    """Evaluates and differentiates them."""
+    checker: Checker
+    """Checks their gradients."""
+
+
 class GradientService:
-    """Answers the RPCs of ``gradserve.v1.GradientService``, once ``evaluator`` is set."""
+    """Answers the RPCs of ``gradserve.v1.GradientService``, once ``parts`` is set."""
 
     def __init__(self, max_message_bytes: int) -> None:
         """Takes the size of the largest response."""
         self._max_message_bytes = max_message_bytes
-        self.evaluator: Evaluator | None = None
+        self.parts: Parts | None = None
         self.is_draining = False
         """Whether new calls are refused, since the server stops."""
 
-    def _ready(self) -> Evaluator:
+    def _ready(self) -> Parts:
         if self.is_draining:
             raise Unavailable(
                 "the server is stopping; call another one, or this one once it is back", reason="DRAINING"
             )
-        if self.evaluator is None:
+        if self.parts is None:
             raise Unavailable("the server is warming up; wait until its health is SERVING", reason="WARMING_UP")
-        return self.evaluator
+        return self.parts
 
     async def list_ops(self, data: bytes) -> bytes:
         """Answers ``ListOps``."""
         pb.ListOpsRequest.FromString(data)
-        infos = self._ready().registry.infos()
+        parts = self._ready()
+        infos = map(parts.checker.describe, parts.registry.versions())
         return pb.ListOpsResponse(ops=[op_info_to_message(info) for info in infos]).SerializeToString()
 
     async def get_op(self, data: bytes) -> bytes:
         """Answers ``GetOp``."""
         request = pb.GetOpRequest.FromString(data)
-        found = self._ready().registry.find(request.name, request.version)
+        parts = self._ready()
+        found = parts.registry.find(request.name, request.version)
         current_call().found(found.info.name, found.info.version)
-        return pb.GetOpResponse(op=op_info_to_message(found.info)).SerializeToString()
+        return pb.GetOpResponse(op=op_info_to_message(parts.checker.describe(found))).SerializeToString()
 
     async def forward(self, data: bytes) -> bytes:
         """Answers ``Forward``."""
@@ -90,6 +109,16 @@ class GradientService:
         """Answers ``Jacobian``."""
         return await self._evaluate(data, decode_jacobian, Evaluator.jacobian, encode_jacobian)
 
+    async def check_gradient(self, data: bytes) -> bytes:
+        """Answers ``CheckGradient``."""
+        parts, call = self._ready(), current_call()
+        with call.stage("decode"):
+            request = decode_check_gradient(data)
+        with call.stage("compute"):
+            found = await parts.checker.answer(parts.registry, request)
+        with call.stage("encode"):
+            return check_to_message(found).SerializeToString()
+
     async def _evaluate(
         self,
         data: bytes,
@@ -97,7 +126,7 @@ class GradientService:
         evaluate: Callable[[Evaluator, EvaluationRequest], Awaitable[Evaluation]],
         encode: Callable[[Evaluation], bytes],
     ) -> bytes:
-        evaluator, call = self._ready(), current_call()
+        evaluator, call = self._ready().evaluator, current_call()
         with call.stage("decode"):
             request = await _beside_loop(len(data), decode, data)
         evaluation = await evaluate(evaluator, request)
@@ -130,6 +159,7 @@ def handlers_of(service: GradientService) -> grpc.GenericRpcHandler:
         "Jvp": service.jvp,
         "Hvp": service.hvp,
         "Jacobian": service.jacobian,
+        "CheckGradient": service.check_gradient,
     }
     return grpc.method_handlers_generic_handler(SERVICE, {name: _raw(method) for name, method in methods.items()})
 

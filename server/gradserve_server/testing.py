@@ -9,10 +9,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from gradserve import Client
+from gradserve.gradient_check import GradientCheck
 from gradserve_server.app import App
 from gradserve_server.config import Settings
 from gradserve_server.logs import make_logger
+from gradserve_server.ops import OpDefinition
 
 _NO_VARIABLES = "NO_VARIABLE_IS_READ_"
 """Prefix of the environment variables that a server in a test takes, so that it does not depend on where it runs."""
@@ -65,6 +69,49 @@ def running_server(*modules: str, **settings: Any) -> Iterator[RunningServer]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def assert_gradient_correct(
+    definition: OpDefinition, inputs: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, GradientCheck]:
+    """Asserts, without a server, that the gradient of each signature of an op is what it claims to be.
+
+    Args:
+        definition: What ``@op`` returned.
+        inputs: Arrays by name, where the gradient is compared with forward values, for the signature whose dtypes they have;
+            None to draw some for each.
+        options: Those of ``gradserve_server.checking.gradient_check.CheckOptions``.
+
+    Returns:
+        What was found, by signature key; "departs" is right for a surrogate gradient.
+
+    Raises:
+        AssertionError: A gradient that claims to be exact is not, or nothing could be compared. The text has every finding.
+        OpLoadError: The op cannot be traced.
+
+    Example:
+        >>> assert_gradient_correct(ops.square_with_grad)  # doctest: +SKIP
+    """
+    # Imported here, since a test that only starts a server in another process needs no TensorFlow.
+    from gradserve_server.autodiff.tracing import trace  # noqa: PLC0415
+    from gradserve_server.checking.gradient_check import CheckOptions, check_gradient  # noqa: PLC0415
+
+    traced = trace(definition, source=f"module {definition.module!r}", device="cpu:0")
+    if inputs is not None:
+        arrays = {name: np.asarray(array) for name, array in inputs.items()}
+        traced = [op for op in traced if op.signature.fits_dtypes(arrays)]
+    checks = {}
+    for op in traced:
+        given = None if inputs is None else op.signature.inputs_in_order(arrays, op.name)
+        found = check_gradient(
+            op, inputs=given, options=CheckOptions(**options), own_vjp=op.program.own_vjp, linear=op.linear
+        )
+        findings = "".join(f"\n  {finding.verdict}: {finding.test}: {finding.text}" for finding in found.findings)
+        assert found.verdict in ("pass", "departs"), f"{op.signature.key}: {found.text}{findings}"  # noqa: S101  # it is for tests
+        checks[op.signature.key] = found
+    if not checks:
+        raise AssertionError(f"op {definition.name!r}: inputs have the dtypes of none of its signatures")
+    return checks
 
 
 def server_command(*arguments: str) -> list[str]:

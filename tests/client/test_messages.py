@@ -208,7 +208,7 @@ def test_result_output_unless_there_is_exactly_one_raises_value_error(names: lis
 
 
 def test_result_gradient_of_several_raises_value_error_naming_them() -> None:
-    with pytest.raises(ValueError, match="not exactly one gradient but 3: x, n, u; take one by name"):
+    with pytest.raises(ValueError, match="not exactly one gradient but 2: x, u; take one by name"):
         _ = vjp_result(vjp_response(), {}).gradient
 
 

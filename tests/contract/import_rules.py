@@ -63,6 +63,7 @@ class Confined:
 
 RULES = (
     Confined(tree="client/gradserve", imports=("gradserve_server",), only_in=()),
+    Confined(tree="client/gradserve", imports=("matplotlib",), only_in=("plotting.py",)),
     Confined(
         tree="server/gradserve_server",
         imports=("tensorflow", "keras"),
@@ -73,7 +74,8 @@ RULES = (
     Confined(tree="server/gradserve_server", imports=("gradserve_server.app",), only_in=("cli.py", "testing.py")),
     Confined(tree="server/gradserve_server", imports=("torch", "jax"), only_in=()),
 )
-CLIENT_FRAMEWORK_ROOMS = ("autodiff/tensorflow.py", "autodiff/torch.py", "autodiff/jax.py")
+CLIENT_ROOMS_OF_EXTRAS = ("autodiff/tensorflow.py", "autodiff/torch.py", "autodiff/jax.py", "plotting.py")
+"""Modules of the client that need a package that only an extra installs."""
 
 
 def breaches(tree: str, module: str, source: str) -> list[str]:
@@ -91,7 +93,7 @@ def breaches(tree: str, module: str, source: str) -> list[str]:
         if rule.tree == tree and not module.startswith(rule.only_in):
             found += [f"{module} imports {name}" for name in imported if is_within(name, rule.imports)]
             found += [f"{module} names {rule.name}" for name in used if name == rule.name]
-    if tree == "client/gradserve" and module not in CLIENT_FRAMEWORK_ROOMS:
+    if tree == "client/gradserve" and module not in CLIENT_ROOMS_OF_EXTRAS:
         found += [f"{module} imports {name}" for name in imported if not is_within(name, CLIENT_MAY_IMPORT)]
     return sorted(set(found))
 

@@ -34,14 +34,14 @@ def scaled_by_default(x, scale=2.0):
     return x * scale, lambda dy: dy * scale
 
 
-@op(inputs={"x": ANY})
+@op(inputs={"x": ANY}, gradient="surrogate")
 @tf.custom_gradient
 def branching_on_default(x, strength=0.5):
     """The default stays a Python number, so that a branch on it is a branch in Python."""
     return (x if strength > 0 else -x) * 1.0, lambda dy: dy * strength
 
 
-@op(inputs={"x": ANY, "strength": SCALAR})
+@op(inputs={"x": ANY, "strength": SCALAR}, gradient="surrogate")
 @tf.custom_gradient
 def selecting_on_input(x, strength):
     """The input is a tensor, whatever number the caller wrote."""
@@ -89,7 +89,7 @@ def plain_pair(x):
     return [x * 2.0, x * 3.0]
 
 
-@op(inputs={"x": ANY, "slope": ANY})
+@op(inputs={"x": ANY, "slope": ANY}, gradient="unchecked")
 @tf.custom_gradient
 def number_for_a_gradient(x, slope):
     """Breaks its contract: its second gradient is of rank 0, whatever the input's shape."""

@@ -57,7 +57,10 @@ def look_up_with_rule(table, ids):
     return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(dy, ids), None)
 
 
-@op(inputs={"table": tf.TensorSpec([None, None], tf.float32), "ids": tf.TensorSpec(None, tf.int32)})
+@op(
+    inputs={"table": tf.TensorSpec([None, None], tf.float32), "ids": tf.TensorSpec(None, tf.int32)},
+    gradient="surrogate",
+)
 def look_up_in_doubling_table(table, ids):
     """The rule below the gather insists on the sparse gradient that a gather sends it."""
 
@@ -152,7 +155,7 @@ def times_a_captured_tensor(x, w):
     return times_w(x)
 
 
-@op(inputs={"x": ANY})
+@op(inputs={"x": ANY}, gradient="surrogate")
 @tf.custom_gradient
 def identity_with_negated_grad(x):
     return tf.identity(x), lambda dy: -dy
