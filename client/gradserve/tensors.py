@@ -67,7 +67,7 @@ def decode(tensor: tensor_pb2.Tensor, place: str = "tensor") -> Array:
             facts={"place": place, "got": str(tensor.dtype)},
         )
     shape = tuple(tensor.shape)
-    count = _element_count(shape, dtype, place)
+    count = element_count(shape, dtype, place)
     if dtype.is_string:
         return _decode_strings(tensor, dtype, shape, count, place)
     data = tensor.data
@@ -83,16 +83,17 @@ def decode(tensor: tensor_pb2.Tensor, place: str = "tensor") -> Array:
     return array.reshape(shape)
 
 
-def _decode_strings(tensor: tensor_pb2.Tensor, dtype: DType, shape: tuple[int, ...], count: int, place: str) -> Array:
-    _check_count("strings", place, dtype, shape, wanted=count, got=len(tensor.strings))
-    _check_count("bytes of data", place, dtype, shape, wanted=0, got=len(tensor.data))
-    array = np.empty(count, dtype=object)
-    array[:] = list(tensor.strings)
-    return array.reshape(shape)
+def element_count(shape: Sequence[int], dtype: DType, place: str) -> int:
+    """Returns the product of the dimensions, having refused negative, too many and overflowing ones.
 
+    Args:
+        shape: The dimensions.
+        dtype: Element type.
+        place: What has that shape, for the error.
 
-def _element_count(shape: Sequence[int], dtype: DType, place: str) -> int:
-    """Returns the product of the dimensions, having refused negative, too many and overflowing ones."""
+    Raises:
+        InvalidRequest: No tensor can have that shape (BAD_SHAPE).
+    """
     if len(shape) > MAX_RANK:
         raise _bad_shape(place, f"a tensor has at most {MAX_RANK} dimensions", f"{len(shape)} dimensions")
     count, product_of_nonzero = 1, 1
@@ -104,6 +105,14 @@ def _element_count(shape: Sequence[int], dtype: DType, place: str) -> int:
     if product_of_nonzero * dtype.numpy.itemsize > _MAX_BYTES:
         raise _bad_shape(place, f"the dimensions must describe at most {_MAX_BYTES} bytes", str(tuple(shape)))
     return count
+
+
+def _decode_strings(tensor: tensor_pb2.Tensor, dtype: DType, shape: tuple[int, ...], count: int, place: str) -> Array:
+    _check_count("strings", place, dtype, shape, wanted=count, got=len(tensor.strings))
+    _check_count("bytes of data", place, dtype, shape, wanted=0, got=len(tensor.data))
+    array = np.empty(count, dtype=object)
+    array[:] = list(tensor.strings)
+    return array.reshape(shape)
 
 
 def _bad_shape(place: str, rule: str, got: str) -> InvalidRequest:

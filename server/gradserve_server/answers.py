@@ -105,10 +105,11 @@ def name_variable_gradients(op: Op, gradients: Sequence[Array], request: Evaluat
         if not spec.differentiable:
             continue
         gradient = next(remaining) if name in op.connected_variables else None
-        shape = stacked_shape(tuple(size or 0 for size in spec.shape or ()), request)
+        least = tuple(size or 0 for size in spec.shape or ())
+        shape = stacked_shape(least, request)
         if gradient is not None:
             own_shape = gradient.shape[1:] if request.stack else gradient.shape
-            wanted = stacked_shape(own_shape, request) if spec.accepts_shape(own_shape) else spec.shape
+            wanted = stacked_shape(own_shape if spec.accepts_shape(own_shape) else least, request)
             _check_gradient(op, ("variable", name), gradient, wanted, spec.dtype.numpy)
         named[name] = _wrap(gradient, spec, shape, request)
     return named

@@ -17,13 +17,14 @@ from gradserve.messages import HEALTH_SERVICE, SERVICE
 from gradserve_server.checking.checker import Checker
 from gradserve_server.checking.gradient_check import START_OPTIONS
 from gradserve_server.config import Settings
-from gradserve_server.evaluation import Evaluator, Limits
+from gradserve_server.evaluation import Evaluator
 from gradserve_server.health import Health
 from gradserve_server.interceptors.calls import CallInterceptor
 from gradserve_server.logs import AccessLog, Logger
 from gradserve_server.metrics import Metrics, new_registry
 from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.registry import Registry
+from gradserve_server.rows import Limits
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, Parts, handlers_of
 from gradserve_server.warmup import cause_of, warm_up, with_facts

@@ -6,13 +6,11 @@ are checked here, on every path.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradserve.errors import GradserveError, OpContractError, ResourceExhausted, quote
+from gradserve.errors import GradserveError, OpContractError, quote
 from gradserve.seeds import with_seed
-from gradserve.signature import TensorSpec
 from gradserve.tensors import Array
 from gradserve_server.answers import (
     check_output_gradient_shapes,
@@ -28,6 +26,7 @@ from gradserve_server.ops import Op
 from gradserve_server.registry import OpVersion, Registry
 from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
+from gradserve_server.rows import Limits, Rows
 from gradserve_server.rule_facts import is_linear
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.telemetry import current_call
@@ -36,16 +35,6 @@ Submit = Callable[[str, Callable[[], Any]], Work]
 """Queues a function on the device of that name."""
 _BY_A_KERNEL = ("VALUES_REFUSED", "NO_KERNEL")
 """Reasons of errors that a kernel raised, which may be the fault of the request or of the op's rule."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The most that one call may ask for."""
-
-    max_rows: int
-    """Rows of stacked output gradients, or of all Jacobians together."""
-    max_response_bytes: int
-    """Bytes of a response's tensors."""
 
 
 class Evaluator:
@@ -79,14 +68,19 @@ class Evaluator:
         upstream = self._output_gradients(found)
         check_has_vjp(op)
         with_variables = request.variable_gradients and bool(op.connected_variables)
+        rows = found.rows(self._limits)
         if request.stack:
-            self._check_rows(found, request.stack)
-            run = functools.partial(op.program.stacked_vjp, inputs, upstream, request.stack)
+            rows.check_stack()
+            max_bytes = self._limits.max_computed_bytes
+            run = functools.partial(op.program.stacked_vjp, inputs, upstream, request.stack, max_bytes=max_bytes)
         else:
             run = functools.partial(op.program.vjp, inputs, upstream)
         outputs, gradients = await self._run_rule(found, functools.partial(run, with_variables=with_variables))
+        named = self._name_outputs(found, outputs)
+        if request.stack:
+            rows.check_output_gradients(named)
         return found.answer(
-            outputs=self._name_outputs(found, outputs),
+            outputs=named,
             input_gradients=name_input_gradients(op, inputs, gradients, request),
             variable_gradients=name_variable_gradients(op, gradients, request) if request.variable_gradients else {},
         )
@@ -133,13 +127,12 @@ class Evaluator:
         op, inputs = found.op, found.inputs
         op.signature.check_differentiate(request.differentiate, op.name)
         check_has_vjp(op)
-        fitting = min(self._limits.max_rows, self._limits.max_response_bytes // max(1, _row_bytes(found)))
-        outputs, rows = await self._run_rule(found, functools.partial(op.program.jacobian, inputs, fitting))
+        rows = found.rows(self._limits)
+        run = functools.partial(op.program.jacobian, inputs, rows.most_of_jacobian())
+        outputs, jacobians = await self._run_rule(found, run)
         named = self._name_outputs(found, outputs)
-        self._check_rows(
-            found, sum(named[name].size for name, spec in op.signature.outputs.items() if spec.differentiable)
-        )
-        return found.answer(outputs=named, jacobians=name_jacobians(op, inputs, named, rows, request))
+        rows.check_jacobian(named)
+        return found.answer(outputs=named, jacobians=name_jacobians(op, inputs, named, jacobians, request))
 
     def _find(self, request: EvaluationRequest) -> "_Found":
         version, op = select(self._registry, request)
@@ -157,23 +150,6 @@ class Evaluator:
         check_output_gradient_shapes(found.request, named, found.op.name)
         return named
 
-    def _check_rows(self, found: "_Found", rows: int) -> None:
-        """Refuses more rows than a call may ask for, or than fit into a response.
-
-        Raises:
-            ResourceExhausted: Reason TOO_MANY_ROWS, or RESPONSE_TOO_LARGE.
-        """
-        if rows > self._limits.max_rows:
-            raise ResourceExhausted(
-                f"op {quote(found.op.name)}: too many rows: wanted at most {self._limits.max_rows}, got {rows}; ask for fewer at "
-                "once, or raise --max-rows of the server",
-                reason="TOO_MANY_ROWS",
-                facts={"wanted": str(self._limits.max_rows), "got": str(rows)},
-            )
-        size = rows * _row_bytes(found)
-        if size > self._limits.max_response_bytes:
-            raise response_too_large(self._limits.max_response_bytes, size)
-
     async def _check_linear(self, found: "_Found") -> None:
         """Refuses a rule that is not linear in the output gradients, or of which that cannot be found out.
 
@@ -185,6 +161,8 @@ class Evaluator:
         op, linear = found.op, found.op.linear
         if linear is None and op.repeatable and not op.stateful:
             linear = await self._run(op, functools.partial(is_linear, op.program, [found.inputs]))
+            if linear is None:  # the inputs may be to blame
+                await self._run(op, functools.partial(op.program.forward, found.inputs))
         if not linear:
             why = "it is not" if linear is False else "which could not be found out"
             raise OpContractError(
@@ -243,6 +221,9 @@ class _Found:
     inputs: list[Array]
     """The inputs, in the signature's order."""
 
+    def rows(self, limits: Limits) -> Rows:
+        return Rows(op=self.op, inputs=self.inputs, request=self.request, limits=limits)
+
     def answer(self, **results: Any) -> Evaluation:
         return Evaluation(version=self.op.version, fingerprint=self.version.info.fingerprint, **results)
 
@@ -258,33 +239,6 @@ def select(registry: Registry, request: EvaluationRequest) -> tuple[OpVersion, O
     current_call().found(version.info.name, version.info.version)
     version.check_loaded()
     return version, version.select(request.signature, request.inputs)
-
-
-def _row_bytes(found: _Found) -> int:
-    """Returns how many bytes one gradient of everything that a request asks for has."""
-    request, op = found.request, found.op
-    asked = zip(op.signature.inputs.items(), found.inputs, strict=True)
-    of_inputs = sum(
-        array.nbytes
-        for (name, spec), array in asked
-        if spec.differentiable and (not request.differentiate or name in request.differentiate)
-    )
-    variables = [op.variables[name] for name in op.connected_variables] if request.variable_gradients else []
-    return of_inputs + sum(map(_spec_bytes, variables))
-
-
-def _spec_bytes(spec: TensorSpec) -> int:
-    return math.prod(size or 0 for size in spec.shape or ()) * spec.dtype.numpy.itemsize
-
-
-def response_too_large(wanted: int, got: int) -> ResourceExhausted:
-    """Returns the error for a response whose tensors have more bytes than a message may."""
-    return ResourceExhausted(
-        f"the response is larger than a message may be: wanted at most {wanted} bytes, got {got}; "
-        "send less, or raise --max-message-bytes of the server",
-        reason="RESPONSE_TOO_LARGE",
-        facts={"wanted": str(wanted), "got": str(got)},
-    )
 
 
 def check_has_vjp(op: Op) -> None:

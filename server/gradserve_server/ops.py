@@ -16,6 +16,8 @@ from gradserve.signature import DEFAULT_KEY, Signature, TensorSpec
 from gradserve.tensors import MAX_RANK, Array
 
 GradientKind = Literal["exact", "surrogate", "unchecked"]
+NO_LIMIT = 2**62
+"""As many bytes as one likes."""
 DECLARED = "__gradserve_ops__"
 """Where a module keeps the ops that it declares: its namespace alone would lose one whose Python name is used again."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
@@ -181,6 +183,11 @@ class Program(Protocol):
     """
 
     @property
+    def has_python(self) -> bool:
+        """Whether it runs Python code, which may show to the author how often."""
+        ...
+
+    @property
     def trace_count(self) -> int:
         """How many concrete functions have been traced so far."""
         ...
@@ -199,10 +206,24 @@ class Program(Protocol):
         """
         ...
 
+    @property
+    def vectorises(self) -> bool:
+        """Whether the gradients of a stack are computed together, which is tried out when it is first asked for."""
+        ...
+
     def stacked_vjp(
-        self, inputs: Sequence[Array], output_gradients: Sequence[Array], stack: int, *, with_variables: bool = False
+        self,
+        inputs: Sequence[Array],
+        output_gradients: Sequence[Array],
+        stack: int,
+        *,
+        max_bytes: int = NO_LIMIT,
+        with_variables: bool = False,
     ) -> tuple[list[Array], list[Array]]:
-        """The same for ``stack`` gradients at once: output gradients (but those of rank 0) and gradients have a leading axis."""
+        """The same for ``stack`` gradients at once: output gradients (but those of rank 0) and gradients have a leading axis.
+
+        If all output gradients, spread out, have more than ``max_bytes`` bytes, gradients have a single row, of no meaning.
+        """
         ...
 
     def jacobian(self, inputs: Sequence[Array], max_rows: int) -> tuple[list[Array], list[list[Array | None]]]:

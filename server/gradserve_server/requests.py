@@ -177,7 +177,7 @@ def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Ar
     _check_length(tensors, f"{what}s")
     check_no_repeats([tensor.name for tensor in tensors], f"{what}s", "REPEATED_NAME")
     arrays = {tensor.name: decode(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
-    _check_combined([array.shape for array in arrays.values()], f"{what}s")
+    check_combined([array.shape for array in arrays.values()], f"{what}s")
     return arrays
 
 
@@ -191,17 +191,26 @@ def _check_length(items: list[Item], place: str) -> list[Item]:
     return items
 
 
-def _check_combined(shapes: Sequence[tuple[int, ...]], place: str) -> None:
+def check_combined(shapes: Iterable[tuple[int, ...]], place: str, *, rows: int = 1) -> None:
     """Refuses shapes whose sizes would overflow once an op combines them: TensorFlow then ends the process.
 
     Small messages can have them: (2^40, 1, 0) and (1, 2^40, 0) hold no byte, and broadcast to (2^40, 2^40, 0). Where
     nothing is empty, most ops run out of memory first, which is an error like any other; tf.where does not.
+
+    Args:
+        shapes: The shapes.
+        place: What has them, for the error.
+        rows: How many gradients at once are computed of what an op makes of them.
+
+    Raises:
+        InvalidRequest: Reason BAD_SHAPE.
     """
+    shapes = list(shapes)
     aligned = itertools.zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
-    broadcast = math.prod(max(sizes) or 1 for sizes in aligned)
+    broadcast = math.prod(max(sizes) or 1 for sizes in aligned) * rows
     empty = math.prod(size or 1 for shape in shapes if 0 in shape for size in shape)
     if broadcast > _BROADCAST_LIMIT or empty > _EMPTY_LIMIT:
-        got = ", ".join(str(shape) for shape in shapes[:4])
+        got = ", ".join(str(shape) for shape in shapes[:4]) + f", for {rows} rows" * (rows > 1)
         raise InvalidRequest(
             f"{place}: shapes must not overflow when they are combined: wanted at most {_BROADCAST_LIMIT} elements if all "
             f"are broadcast, and {_EMPTY_LIMIT} for the dimensions other than 0 of empty tensors in all; got {got}",

@@ -13,7 +13,7 @@ from gradserve.messages import SERVICE
 from gradserve.op_info import op_info_to_message
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve_server.checking.checker import Checker
-from gradserve_server.evaluation import Evaluator, response_too_large
+from gradserve_server.evaluation import Evaluator
 from gradserve_server.grpc_types import Context, Handler
 from gradserve_server.registry import Registry
 from gradserve_server.requests import (
@@ -34,6 +34,7 @@ from gradserve_server.responses import (
     encode_vjp,
     tensor_bytes,
 )
+from gradserve_server.rows import response_too_large
 from gradserve_server.telemetry import current_call
 
 Argument = TypeVar("Argument")

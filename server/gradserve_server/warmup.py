@@ -39,10 +39,15 @@ def with_facts(op: Op) -> Op:
     """Returns an op with what can be found out about its rule by trying it; to be called on the thread of the op's device."""
     if op.no_vjp:
         return op
-    linear = is_linear(op.program, [op.example]) if op.repeatable else None
-    if linear is None and not op.has_custom_rule:
-        linear = True
-    return dataclasses.replace(op, linear=linear)
+    if op.program.has_python:  # at the first call of a stack, the runs that this takes would show
+        _ = op.program.vectorises
+    points = [op.example]
+    if (
+        op.has_custom_rule and not op.example_is_given
+    ):  # of one element alone, a softmax or the largest one looks linear
+        points.append(example_inputs(op.signature.inputs, {}, open_size=3))
+    linear = is_linear(op.program, points) if op.repeatable else None
+    return dataclasses.replace(op, linear=op.linear if linear is None else linear)
 
 
 def cause_of(error: Exception) -> str:
@@ -62,12 +67,14 @@ def _run_all(op: Op) -> None:
             op.program.vjp(op.example, output_gradients, with_variables=True)
 
 
-def example_inputs(specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> Sequence[Array]:
-    """Returns an input for each spec: the author's, or ones (zeros for integers, which may be indices) of least size.
+def example_inputs(specs: Mapping[str, TensorSpec], given: Mapping[str, Any], *, open_size: int = 1) -> Sequence[Array]:
+    """Returns an input for each spec: the author's, or ones (zeros for integers, which may be indices).
 
     Args:
         specs: The inputs, by name.
         given: The author's example, by name; may be empty.
+        open_size: Size of the dimensions that a spec leaves open. Where it leaves all open, the least size makes a number,
+            and any other a vector.
 
     Raises:
         InvalidRequest: The author's example does not fit the specs.
@@ -78,7 +85,8 @@ def example_inputs(specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) ->
             array = np.asarray(given[name], dtype=spec.dtype.numpy)
             spec.check(array, f"example of input {name!r}")
         else:
-            shape = tuple(1 if size is None else size for size in spec.shape or ())
+            least = () if open_size == 1 else (None,)
+            shape = tuple(open_size if size is None else size for size in (least if spec.shape is None else spec.shape))
             array = _filled(shape, spec)
         examples.append(array)
     return examples

@@ -29,6 +29,12 @@ def variables(serve: Callable[..., RunningServer]) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture
+def derivatives(serve: Callable[..., RunningServer]) -> Iterator[Client]:
+    with serve(OPS / "derivatives.py").client() as client:
+        yield client
+
+
 @pytest.fixture(scope="session")
 def requests_server(serve: Callable[..., RunningServer]) -> RunningServer:
     return serve(OPS / "requests.py")

@@ -14,6 +14,7 @@ import gradserve
 from gradserve import aio, errors
 
 OPS = Path(__file__).with_name("ops_slow.py")
+PRODUCTS = Path(__file__).with_name("ops_products.py")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ops.py"
 X = np.array([1.0, -2.0, 3.0], np.float32)
 PUBLIC = [name for name, _ in inspect.getmembers(gradserve.Client, inspect.isfunction) if not name.startswith("_")]
@@ -22,7 +23,7 @@ PUBLIC = [name for name, _ in inspect.getmembers(gradserve.Client, inspect.isfun
 @pytest.fixture(scope="module")
 def target() -> Iterator[str]:
     # Two event loops of grpc.aio in one process, the server's and the client's, disturb each other's polling.
-    with server_process(EXAMPLES, OPS) as server:
+    with server_process(EXAMPLES, OPS, PRODUCTS) as server:
         yield server.target
 
 
@@ -35,7 +36,7 @@ async def client(target: str) -> AsyncIterator[aio.Client]:
 def test_aio_client_has_the_public_methods_of_the_blocking_one() -> None:
     twins = [name for name, _ in inspect.getmembers(aio.Client, inspect.isfunction) if not name.startswith("_")]
     assert twins == PUBLIC
-    assert {"close", "forward", "health", "op", "ops", "vjp"} <= set(PUBLIC)
+    assert {"close", "forward", "health", "hvp", "jacobian", "jvp", "op", "ops", "vjp"} <= set(PUBLIC)
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, "__init__"])
@@ -68,6 +69,55 @@ async def test_aio_vjp_with_every_option_returns_outputs_and_gradients(client: a
     np.testing.assert_array_equal(result.input_gradients["unused"], np.zeros_like(X))
     assert result.status == {"x": "dense", "unused": "dense"}
     assert result.outputs["index"] == 5
+
+
+async def test_aio_jvp_and_hvp_with_every_option_return_what_the_blocking_ones_do(client: aio.Client) -> None:
+    inputs = {"x": X, "scale": 2.0, "unused": X, "n": 4}
+    options = {
+        "unconnected": "zero",
+        "version": 1,
+        "signature": "serving_default",
+        "timeout": 10.0,
+        "request_id": "mine",
+    }
+    pushed = await client.jvp("scaled", inputs, {"scale": 10.0}, **options)
+    np.testing.assert_array_equal(pushed.output_tangents["y"], 10 * X * X)
+    assert pushed.status == {"y": "dense", "n": "not_differentiable", "total": "dense"}
+    product = await client.hvp("scaled", inputs, {"x": X}, {"y": X}, **options)
+    np.testing.assert_array_equal(product.products["x"], 4 * X * X)
+    assert (pushed.request_id, product.request_id) == ("mine", "mine")
+
+
+async def test_aio_jacobian_and_stacked_vjp_agree(client: aio.Client) -> None:
+    jacobian = (await client.jacobian("cube", X, differentiate=["x"])).jacobian
+    stacked = await client.vjp("cube", X, np.eye(3, dtype=np.float32), stacked=True)
+    np.testing.assert_array_equal(jacobian, stacked.gradient)
+    np.testing.assert_allclose(jacobian, np.diag(3 * X * X), rtol=1e-6)
+
+
+async def test_aio_seed_gives_every_call_the_same_mask(client: aio.Client) -> None:
+    x, rate = np.ones(100, np.float32), np.float32(0.5)
+    forward = await client.forward("dropped", [x, rate], seed=7)
+    for gradient in (
+        (await client.vjp("dropped", [x, rate], x, seed=7)).input_gradients["x"],
+        (await client.jvp("dropped", [x, rate], [x, None], seed=7)).tangent,
+        np.diag((await client.jacobian("dropped", [x, rate], seed=7)).jacobians["output"]["x"]),
+    ):
+        np.testing.assert_array_equal(gradient, forward.output)
+
+
+@pytest.mark.parametrize(
+    ("send", "error_class", "reason"),
+    [
+        (lambda c: c.jvp("signed", X, X, request_id="test-17"), errors.OpContractError, "NOT_LINEAR_IN_DY"),
+        (lambda c: c.hvp("squared_by_python", X, X, request_id="test-17"), errors.Unsupported, "NO_SECOND_RULE"),
+        (lambda c: c.jacobian("cube", X, seed=5, request_id="test-17"), errors.InvalidRequest, "NO_SEED_INPUT"),
+    ],
+)
+async def test_aio_product_that_is_refused_raises_with_reason_and_request_id(client, send, error_class, reason) -> None:
+    with pytest.raises(error_class) as caught:
+        await send(client)
+    assert (caught.value.reason, caught.value.request_id) == (reason, "test-17")
 
 
 async def test_aio_results_arrays_can_be_written_to(client: aio.Client) -> None:

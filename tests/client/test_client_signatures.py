@@ -2,6 +2,7 @@
 
 import re
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,13 @@ def scale({parameters}):
 """
 FLOAT32, FLOAT64 = '"x": tf.TensorSpec(None, tf.float32)', '"x": tf.TensorSpec(None, tf.float64)'
 X = np.ones(2, np.float32)
+CALLS = {
+    "vjp": lambda client, inputs: client.vjp("scale", inputs).input_gradients,
+    "jvp": lambda client, inputs: client.jvp("scale", inputs, inputs).output_tangents,
+    "hvp": lambda client, inputs: client.hvp("scale", inputs, inputs).products,
+    "jacobian": lambda client, inputs: client.jacobian("scale", inputs).jacobians["output"],
+    "stacked vjp": lambda client, inputs: client.vjp("scale", inputs, [X[None]], stacked=True).input_gradients,
+}
 
 
 def get_op_calls(server: RunningServer) -> int:
@@ -103,6 +111,32 @@ def test_call_bound_by_old_signatures_is_bound_anew_and_sent_once_more(tmp_path:
         assert client.vjp("scale", [X, 3.0 * X]).status == {"x": "dense", "y": "unconnected"}
     with running_server(write_module(tmp_path, inputs=f"{y}, {x}", parameters="y, x"), port=port_of(old)), client:
         np.testing.assert_array_equal(client.forward("scale", [X, 3.0 * X]).output, 6.0 * X)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_every_call_bound_by_old_signatures_is_bound_anew_and_sent_once_more(tmp_path: Path, call: Callable) -> None:
+    x, y = FLOAT32, f'"y": {FLOAT32[5:]}'
+    swapped = {"inputs": f"{y}, {x}", "parameters": "y, x"}
+    with running_server(write_module(tmp_path, inputs=f"{x}, {y}", parameters="x, y")) as old:
+        client = old.client()
+        call(client, [X, 3.0 * X])
+    with running_server(write_module(tmp_path, **swapped), port=port_of(old)) as new, client:
+        got = call(client, [X, 3.0 * X])
+        wanted = call(new.client(), {"y": X, "x": 3.0 * X})
+        assert list(got) == list(wanted)
+        for name in got:
+            np.testing.assert_array_equal(got[name], wanted[name])
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_signatures_are_forgotten_when_any_call_fails(tmp_path: Path, call: Callable) -> None:
+    with running_server(write_module(tmp_path)) as server, server.client() as client:
+        client.forward("scale", X)
+        with pytest.raises(errors.InvalidRequest):
+            call(client, [X.astype("i4")])
+        before = get_op_calls(server)
+        call(client, [X])
+        assert get_op_calls(server) == before + 1
 
 
 @pytest.mark.parametrize(

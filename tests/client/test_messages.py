@@ -17,6 +17,8 @@ from gradserve.tensors import decode, encode
 from gradserve.v1 import gradient_service_pb2 as pb
 
 X, DY = np.arange(3, dtype=np.float32), np.ones(3, np.float32)
+EVALUATIONS = [methods.FORWARD, methods.VJP, methods.JVP, methods.HVP, methods.JACOBIAN]
+VECTORS = [(messages.jvp_request, "tangents"), (messages.hvp_request, "vectors")]
 TRAILER = {"x-request-id": "id-1", "gradserve-timing": "decode;dur=0.052, compute;dur=0.420"}
 
 
@@ -46,7 +48,7 @@ def test_method_path_is_that_of_the_wire() -> None:
     assert methods.HEALTH_CHECK.path == "/grpc.health.v1.Health/Check"
 
 
-@pytest.mark.parametrize("method", [methods.LIST_OPS, methods.GET_OP, methods.FORWARD, methods.VJP])
+@pytest.mark.parametrize("method", [*EVALUATIONS, methods.LIST_OPS, methods.GET_OP, methods.CHECK_GRADIENT])
 def test_method_response_type_is_that_of_the_service(method: methods.Method) -> None:
     described = pb.DESCRIPTOR.services_by_name["GradientService"].methods_by_name[method.name]
     assert described.output_type == method.response_type.DESCRIPTOR
@@ -103,6 +105,10 @@ def test_vjp_request_binds_gradients_by_the_signature(gradients: object) -> None
         ({"inputs": X}, True),
         ({"inputs": [X]}, True),
         ({"inputs": {"x": 1.0}}, True),
+        ({"vectors": {"x": X}}, False),
+        ({"vectors": X}, True),
+        ({"vectors": {"x": None}}, True),
+        ({"seed": 5}, False),
     ],
 )
 def test_needs_info_only_to_name_tensors_or_type_numbers(fields: dict[str, object], needed: bool) -> None:
@@ -148,6 +154,79 @@ def test_vjp_request_bad_option_is_refused(fields: dict[str, object], text: str)
     with pytest.raises(InvalidRequest) as caught:
         vjp_request(call(**fields), None)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(("build", "field"), VECTORS)
+def test_jvp_and_hvp_request_set_every_option(build, field: str) -> None:
+    given = call(vectors={"x": DY}, unconnected="zero", seed=-5, version=1, signature="float64")
+    request = build(given, None)
+    assert request == type(request)(
+        op="op",
+        version=1,
+        signature="float64",
+        inputs=[encode(X, "x")],
+        unconnected=pb.UNCONNECTED_GRADIENTS_ZERO,
+        seed=-5,
+        **{field: [encode(DY, "x")]},
+    )
+
+
+@pytest.mark.parametrize(("build", "field"), VECTORS)
+@pytest.mark.parametrize("vectors", [DY, [DY], {"x": [1, 1, 1]}], ids=["bare", "list", "numbers"])
+def test_jvp_and_hvp_request_bind_vectors_by_the_signature(build, field: str, vectors: object) -> None:
+    request = build(call(vectors=vectors), info())
+    assert list(getattr(request, field)) == [encode(DY, "x")]
+
+
+@pytest.mark.parametrize(("build", "what"), VECTORS)
+def test_jvp_and_hvp_request_call_vectors_by_their_name_in_errors(build, what: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"op 'op', {what}: "):
+        build(call(vectors=[X, X]), info())
+
+
+def test_hvp_request_sends_output_gradients_too() -> None:
+    request = messages.hvp_request(call(vectors={"x": X}, output_gradients=DY), info())
+    assert list(request.output_gradients) == [encode(DY, "output")]
+
+
+def test_jacobian_request_sets_every_option() -> None:
+    given = call(differentiate=["x"], unconnected="zero", seed=0, version=1)
+    assert messages.jacobian_request(given, None) == pb.JacobianRequest(
+        op="op",
+        version=1,
+        inputs=[encode(X, "x")],
+        differentiate=["x"],
+        unconnected=pb.UNCONNECTED_GRADIENTS_ZERO,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("build", [messages.jvp_request, messages.hvp_request, messages.jacobian_request])
+def test_requests_of_products_by_default_leave_fields_unset(build) -> None:
+    request = build(call(), None)
+    assert request == type(request)(op="op", inputs=[encode(X, "x")], unconnected=pb.UNCONNECTED_GRADIENTS_NONE)
+    assert not request.HasField("seed")
+
+
+@pytest.mark.parametrize("build", [messages.jvp_request, messages.hvp_request, messages.jacobian_request])
+def test_requests_of_products_refuse_bad_options(build) -> None:
+    with pytest.raises(InvalidRequest, match="unconnected: wanted 'none' or 'zero', got 'nan'"):
+        build(call(unconnected="nan"), None)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [forward_request, vjp_request, messages.jvp_request, messages.hvp_request, messages.jacobian_request],
+)
+@pytest.mark.parametrize(("seed", "error"), [(2**63, ValueError), (-(2**63) - 1, ValueError), (0.5, TypeError)])
+def test_requests_refuse_a_seed_that_is_no_integer_of_64_bits(build, seed: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        build(call(seed=seed), None)
+
+
+@pytest.mark.parametrize("seed", [7, np.int64(7), np.uint8(7)])
+def test_requests_take_a_seed_of_any_integer_type(seed: object) -> None:
+    assert vjp_request(call(seed=seed), None).seed == 7
 
 
 def test_forward_result_holds_what_the_response_says() -> None:

@@ -1,11 +1,13 @@
-"""A server of ``ops_behaviour`` for the tests of this folder, and raw channels to it."""
+"""A server of ``ops_behaviour`` for the tests of this folder, raw channels to it, and a device."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+from gradserve_server.scheduling.device import Device
 from gradserve_server.testing import RunningServer
 
 BEHAVIOUR = Path(__file__).with_name("ops_behaviour.py")
@@ -20,3 +22,10 @@ def behaviour_server(serve: Callable[..., RunningServer]) -> RunningServer:
 def channel(behaviour_server: RunningServer) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(behaviour_server.target) as channel:
         yield channel
+
+
+@pytest.fixture(scope="session")
+def device() -> Iterator[Device]:
+    device = Device("cpu:0", clock=time.perf_counter)
+    yield device
+    device.close(10.0)

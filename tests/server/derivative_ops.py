@@ -19,6 +19,11 @@ def custom(forward, rule):
     return op
 
 
+def identity_by(rule):
+    """Returns the identity with a gradient rule of ``dy`` alone."""
+    return tf.custom_gradient(lambda x: (tf.identity(x), rule))
+
+
 def python(function):
     """Returns a numpy function as an op that TensorFlow cannot differentiate."""
     return lambda x: tf.ensure_shape(tf.numpy_function(function, [x], x.dtype), x.shape)

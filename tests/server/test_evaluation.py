@@ -13,10 +13,11 @@ from gradserve.errors import GradserveError, InvalidRequest, NotFound, OpContrac
 from gradserve.signature import TensorSpec
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve_server.answers import fill_missing
-from gradserve_server.evaluation import Evaluator, Limits
+from gradserve_server.evaluation import Evaluator
 from gradserve_server.registry import Registry
 from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
+from gradserve_server.rows import Limits
 from gradserve_server.scheduling.device import Device
 from gradserve_server.telemetry import Call, current_call, set_current_call
 

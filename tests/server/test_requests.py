@@ -1,17 +1,32 @@
-"""Requests: bytes to ``EvaluationRequest``, ``Evaluation`` to bytes, and what is refused before any op is looked at."""
+"""Requests: bytes to ``EvaluationRequest``, and what is refused before any op is looked at."""
 
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
 from gradserve.errors import InvalidRequest
-from gradserve.tensors import decode, encode
+from gradserve.tensors import encode
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.v1 import tensor_pb2 as pb_tensor
-from gradserve_server.requests import _check_combined, decode_forward, decode_vjp
-from gradserve_server.responses import Evaluation, MaybeGradient, encode_forward, encode_vjp
+from gradserve_server.requests import (
+    check_combined,
+    decode_forward,
+    decode_hvp,
+    decode_jacobian,
+    decode_jvp,
+    decode_vjp,
+)
 
 X = encode(np.arange(3, dtype=np.float32), "x")
+DECODERS = {
+    pb.ForwardRequest: decode_forward,
+    pb.VjpRequest: decode_vjp,
+    pb.JvpRequest: decode_jvp,
+    pb.HvpRequest: decode_hvp,
+    pb.JacobianRequest: decode_jacobian,
+}
+EVERY_MESSAGE = pytest.mark.parametrize("message", DECODERS)
+VECTORS = [(pb.JvpRequest, "tangents"), (pb.HvpRequest, "vectors")]
 
 
 def test_decode_vjp_reads_every_served_field() -> None:
@@ -41,58 +56,77 @@ def test_decode_forward_keeps_a_seed_of_zero() -> None:
     assert decode_forward(pb.ForwardRequest(op="square", seed=0).SerializeToString()).seed == 0
 
 
-@pytest.mark.parametrize("decode_message", [decode_forward, decode_vjp])
+@pytest.mark.parametrize(("message", "field"), VECTORS)
+def test_decode_jvp_and_hvp_read_their_vectors(message, field: str) -> None:
+    sent = message(op="square", inputs=[X], unconnected=pb.UNCONNECTED_GRADIENTS_ZERO, seed=-5, **{field: [X]})
+    request = DECODERS[message](sent.SerializeToString())
+    assert (request.op, request.seed, request.zero_unconnected, request.stack) == ("square", -5, True, 0)
+    np.testing.assert_array_equal(request.vectors["x"], np.arange(3, dtype=np.float32), strict=True)
+
+
+def test_decode_hvp_reads_output_gradients() -> None:
+    sent = pb.HvpRequest(op="square", output_gradients=[encode(np.float32(2), "output")])
+    assert float(decode_hvp(sent.SerializeToString()).output_gradients["output"]) == 2.0
+
+
+def test_decode_jacobian_reads_what_to_differentiate_by() -> None:
+    sent = pb.JacobianRequest(op="square", version=2, signature="float64", differentiate=["y", "x"], unconnected=2)
+    request = decode_jacobian(sent.SerializeToString())
+    assert (request.version, request.signature, request.differentiate) == (2, "float64", ["y", "x"])
+    assert request.zero_unconnected
+
+
+def test_decode_vjp_reads_the_stack_up_to_its_largest() -> None:
+    assert decode_vjp(pb.VjpRequest(op="square", stack=2**32 - 1).SerializeToString()).stack == 2**32 - 1
+
+
+@EVERY_MESSAGE
+@pytest.mark.parametrize("seed", [None, 0, 7, -1, 2**63 - 1, -(2**63)])
+def test_decode_tells_no_seed_from_any_seed(message, seed: int | None) -> None:
+    assert DECODERS[message](message(op="square", seed=seed).SerializeToString()).seed == seed
+
+
+@EVERY_MESSAGE
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x10short", b"\x0a\x02\xff\xff"])
-def test_decode_of_bytes_that_are_no_message_is_a_decode_error(decode_message, data: bytes) -> None:
+def test_decode_of_bytes_that_are_no_message_is_a_decode_error(message, data: bytes) -> None:
     with pytest.raises(DecodeError):
-        decode_message(data)
+        DECODERS[message](data)
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (pb.VjpRequest(op="square", inputs=[X, X]), "REPEATED_NAME"),
+        *((message(op="square", inputs=[X, X]), "REPEATED_NAME") for message in DECODERS),
+        *((message(op="square", version=-1), "BAD_VERSION") for message in DECODERS),
+        *((message(op="square", unconnected=7), "BAD_UNCONNECTED") for message in list(DECODERS)[1:]),
+        *((message(op="square", **{field: [X, X]}), "REPEATED_NAME") for message, field in VECTORS),
         (pb.VjpRequest(op="square", output_gradients=[X, X]), "REPEATED_NAME"),
-        (pb.VjpRequest(op="square", version=-1), "BAD_VERSION"),
-        (pb.VjpRequest(op="square", unconnected=7), "BAD_UNCONNECTED"),
+        (pb.HvpRequest(op="square", output_gradients=[X, X]), "REPEATED_NAME"),
     ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
 )
-def test_decode_vjp_of_a_wrong_request_is_refused(message: pb.VjpRequest, reason: str) -> None:
+def test_decode_of_a_wrong_request_is_refused(message, reason: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        decode_vjp(message.SerializeToString())
+        DECODERS[type(message)](message.SerializeToString())
     assert raised.value.reason == reason
 
 
-def test_decode_of_a_malformed_tensor_names_the_input() -> None:
+@pytest.mark.parametrize(
+    ("message", "field", "place"),
+    [
+        *((message, "inputs", "input 'x': ") for message in DECODERS),
+        (pb.VjpRequest, "output_gradients", "output gradient 'x': "),
+        (pb.HvpRequest, "output_gradients", "output gradient 'x': "),
+        (pb.JvpRequest, "tangents", "tangent 'x': "),
+        (pb.HvpRequest, "vectors", "vector 'x': "),
+    ],
+)
+def test_decode_of_a_malformed_tensor_names_its_place(message, field: str, place: str) -> None:
     bad = encode(np.zeros(2, np.float32), "x")
     bad.data = b"123"
-    with pytest.raises(InvalidRequest, match=r"^input 'x': ") as raised:
-        decode_forward(pb.ForwardRequest(op="square", inputs=[bad]).SerializeToString())
+    with pytest.raises(InvalidRequest, match=f"^{place}") as raised:
+        DECODERS[message](message(op="square", **{field: [bad]}).SerializeToString())
     assert raised.value.reason == "BYTE_COUNT_MISMATCH"
-
-
-def test_encode_forward_gives_the_outputs_in_order() -> None:
-    outputs = {"b": np.float32(1)[...], "a": np.array([True])}
-    evaluation = Evaluation(version=3, fingerprint="f", outputs=outputs)
-    message = pb.ForwardResponse.FromString(encode_forward(evaluation))
-    assert ([tensor.name for tensor in message.outputs], message.version, message.fingerprint) == (["b", "a"], 3, "f")
-    np.testing.assert_array_equal(decode(message.outputs[1]), outputs["a"], strict=True)
-
-
-def test_encode_vjp_sends_a_tensor_with_a_dense_gradient_alone() -> None:
-    gradients = {
-        "x": MaybeGradient(status=pb.GRADIENT_STATUS_DENSE, array=np.float32(6)[...]),
-        "unused": MaybeGradient(status=pb.GRADIENT_STATUS_UNCONNECTED),
-        "i": MaybeGradient(status=pb.GRADIENT_STATUS_NOT_DIFFERENTIABLE),
-    }
-    evaluation = Evaluation(version=1, fingerprint="f", outputs={}, input_gradients=gradients)
-    sent = pb.VjpResponse.FromString(encode_vjp(evaluation)).input_gradients
-    assert [(g.name, g.status, g.HasField("tensor")) for g in sent] == [
-        ("x", 1, True),
-        ("unused", 2, False),
-        ("i", 3, False),
-    ]
-    assert float(decode(sent[0].tensor)) == 6.0
 
 
 def test_decode_of_more_tensors_than_any_op_has_is_refused_at_once() -> None:
@@ -110,12 +144,23 @@ def test_decode_of_too_many_names_to_differentiate_is_refused() -> None:
 @pytest.mark.parametrize("shapes", [[(2**22, 1, 1), (1, 2**22, 1), (1, 1, 2**22)], [(2**31, 0), (1,)]])
 def test_shapes_that_overflow_when_they_are_combined_are_refused(shapes: list) -> None:
     with pytest.raises(InvalidRequest, match="shapes must not overflow when they are combined"):
-        _check_combined(shapes, "inputs")
+        check_combined(shapes, "inputs")
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_shapes_that_overflow_for_each_of_many_rows_are_refused(rows: int) -> None:
+    shapes = [(2**20, 1, 0), (1, 2**42, 1)]  # of exactly as many elements as may be
+    if rows == 1:
+        check_combined(shapes, "inputs")
+    else:
+        with pytest.raises(InvalidRequest, match="for 2 rows") as raised:
+            check_combined(shapes, "inputs", rows=rows)
+        assert raised.value.reason == "BAD_SHAPE"
 
 
 @pytest.mark.parametrize("shapes", [[(4096, 4096)] * 10, [(2**20, 0), ()], [(0, 0, 0)], []])
 def test_usual_shapes_are_not_refused(shapes: list) -> None:
-    _check_combined(shapes, "inputs")
+    check_combined(shapes, "inputs")
 
 
 def test_decode_vjp_reads_whether_variable_gradients_are_wanted() -> None:

@@ -18,9 +18,9 @@ from gradserve_server.autodiff.kernel_errors import kernel_text
 from gradserve_server.autodiff.vjp import ContractError, FlatOp, is_differentiable
 
 Kind = Literal["stacked_vjp", "stacked_variable_vjp", "jacobian", "jvp", "hvp"]
-_STACKED: Sequence[Kind] = ("stacked_vjp", "stacked_variable_vjp", "jacobian")
 _OPERATION = re.compile(r"\(op type: (\w+)\)")
 _COUNT = tf.TensorSpec([], tf.int32)
+_BYTES = tf.TensorSpec([], tf.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,45 +68,38 @@ class ProductTraces:
         self._device = device
         self._upstream = [tf.TensorSpec(None, output.dtype) for output in outputs if is_differentiable(output)]
         self._vectors = [tf.TensorSpec(None, spec.dtype) for spec in specs if is_differentiable(spec)]
-        self._made: dict[Kind, ProductTrace | GradserveError] = {}
-        self._forgotten = 0
-        self.vectorises: bool | None = None
-        """Whether stacked products compute all rows at once, rather than one after the other; None until that is known."""
+        self._made: dict[tuple[Kind, bool], ProductTrace | GradserveError] = {}
 
     @property
     def count(self) -> int:
         """How many have been made."""
-        return len(self._made) + self._forgotten
+        return len(self._made)
 
-    def go_row_by_row(self) -> None:
-        """Makes stacked products anew, when they are next asked for, as loops over their rows."""
-        self.vectorises = False
-        for kind in _STACKED:
-            self._forgotten += self._made.pop(kind, None) is not None
-
-    def get(self, kind: Kind) -> ProductTrace:
+    def get(self, kind: Kind, *, vectorise: bool = False) -> ProductTrace:
         """Returns a trace, made now if this is the first time.
 
         Args:
             kind: Which one.
+            vectorise: Whether it computes all rows of a stacked product at once, rather than one after the other.
 
         Raises:
             Unsupported: TensorFlow cannot differentiate the rule (NO_SECOND_RULE).
             OpContractError: A product has another dtype or shape than it must have.
         """
-        if kind not in self._made:
+        key = (kind, vectorise)
+        if key not in self._made:
             try:
-                self._made[kind] = self._make(kind)
+                self._made[key] = self._make(kind, vectorise=vectorise)
             except GradserveError as error:
-                self._made[kind] = error
-        found = self._made[kind]
+                self._made[key] = error
+        found = self._made[key]
         if isinstance(found, GradserveError):
             raise type(found)(str(found), reason=found.reason, facts=found.facts)
         return found
 
-    def _make(self, kind: Kind) -> ProductTrace:
+    def _make(self, kind: Kind, *, vectorise: bool) -> ProductTrace:
         exists: list[bool] = []
-        compute, specs = self._definition(kind)
+        compute, specs = self._definition(kind, vectorise=vectorise)
 
         def flat(*tensors: Any) -> list[Any]:
             outputs, results = compute(list(tensors[: len(self._specs)]), list(tensors[len(self._specs) :]))
@@ -124,11 +117,10 @@ class ProductTraces:
         return ProductTrace(concrete=concrete, exists=exists)
 
     def _definition(
-        self, kind: Kind
+        self, kind: Kind, *, vectorise: bool
     ) -> tuple[Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], list[Any]]:
         """Returns what to trace, as a function of inputs and further tensors, and the specs of the latter."""
         op, upstream, vectors = self._op, self._upstream, self._vectors
-        vectorise = self.vectorises is not False
         if kind == "jvp":
             return lambda inputs, more: products.jvp(op, inputs, more), vectors
         if kind == "hvp":
@@ -140,8 +132,8 @@ class ProductTraces:
             ]
         stacked = self._op_with_variables if kind == "stacked_variable_vjp" else op
         return (
-            lambda inputs, more: products.stacked_vjp(stacked, inputs, more[:-1], more[-1], vectorise=vectorise),
-            [*upstream, _COUNT],
+            lambda inputs, more: products.stacked_vjp(stacked, inputs, more[:-2], *more[-2:], vectorise=vectorise),
+            [*upstream, _COUNT, _BYTES],
         )
 
     def _no_rule(self, kind: Kind, error: Exception) -> Unsupported:

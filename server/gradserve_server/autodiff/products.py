@@ -9,16 +9,19 @@
 All functions here are to be called while a function is traced. A gradient that does not exist is None.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from gradserve_server.autodiff.vjp import FlatOp, Recording, check_gradient, fill_like, is_differentiable
 
+_TOGETHER = 32
+"""How many rows are pulled back at once."""
+
 
 def stacked_vjp(
-    op: FlatOp, inputs: Sequence[Any], output_gradients: Sequence[Any], stack: Any, *, vectorise: bool
+    op: FlatOp, inputs: Sequence[Any], output_gradients: Sequence[Any], stack: Any, max_bytes: Any, *, vectorise: bool
 ) -> tuple[list[Any], list[Any]]:
     """Evaluates an op once and pulls back a stack of output gradients.
 
@@ -28,14 +31,20 @@ def stacked_vjp(
         output_gradients: For each differentiable output a tensor with a leading axis of size ``stack``, or one of rank 0
             to stand for its value in every element.
         stack: Number of gradients, int32 of rank 0.
-        vectorise: Whether to pull all of them back at once, rather than one after the other.
+        max_bytes: Most bytes that the output gradients may have when they are spread out, int64 of rank 0. If they would
+            have more, a single row of zeros is pulled back instead.
+        vectorise: Whether to pull back many of them at once, rather than one after the other.
 
     Returns:
         The outputs; and for each input, then each variable, a gradient with a leading axis, or None.
     """
     run = op.record(inputs, persistent=True)
+    row_bytes = tf.add_n([_size(target) * target.dtype.size for target in run.targets])
+    fits = tf.cast(stack, tf.int64) * row_bytes <= max_bytes
+    count = tf.where(fits, stack, 1)
     stacks = [
-        _spread_rows(gradient, target, stack) for gradient, target in zip(output_gradients, run.targets, strict=True)
+        _spread_rows(_keep_if(fits, gradient), target, count)
+        for gradient, target in zip(output_gradients, run.targets, strict=True)
     ]
     return run.outputs, _pull_back_rows(run, run.targets, stacks, vectorise=vectorise)
 
@@ -47,20 +56,23 @@ def jacobian(op: FlatOp, inputs: Sequence[Any], max_rows: Any, *, vectorise: boo
         op: The op.
         inputs: The inputs.
         max_rows: Most rows, int32 of rank 0. If there would be more, there are none.
-        vectorise: Whether to pull all rows back at once, rather than one after the other.
+        vectorise: Whether to pull back many rows at once, rather than one after the other.
 
     Returns:
         The outputs; and for each differentiable output and each input a tensor of shape (rows, *shape of the input), where
         row i is the gradient of element i, or None.
     """
     run = op.record(inputs, persistent=True)
-    fits = tf.add_n([tf.size(target) for target in run.targets]) <= max_rows
-    units = [_units(target, tf.where(fits, tf.size(target), 0)) for target in run.targets]
+    fits = tf.add_n([_size(target) for target in run.targets]) <= tf.cast(max_rows, tf.int64)
+    counts = [tf.where(fits, tf.size(target), 0) for target in run.targets]
     rows = [
-        _pull_back_rows(run, [target], [unit], vectorise=vectorise)
-        for target, unit in zip(run.targets, units, strict=True)
+        _pull_back_rows(run, [target], [_units(target, count)], vectorise=vectorise)
+        for target, count in zip(run.targets, counts, strict=True)
     ]
-    return run.outputs, rows
+    return run.outputs, [
+        [None if tensor is None else tensor[:count] for tensor in of_output]
+        for of_output, count in zip(rows, counts, strict=True)
+    ]
 
 
 def _pull_back_rows(run: Recording, targets: list[Any], stacks: Sequence[Any], *, vectorise: bool) -> list[Any]:
@@ -77,11 +89,26 @@ def _pull_back_rows(run: Recording, targets: list[Any], stacks: Sequence[Any], *
             for gradient, dtype in zip(gradients, dtypes, strict=True)
         ]
 
+    specs = [tf.TensorSpec(None, dtype) for dtype in dtypes]
     if vectorise:
-        found = tf.vectorized_map(pull_back, list(stacks), warn=False)
+        found = _map_together(pull_back, stacks, specs)
     else:
-        found = tf.map_fn(pull_back, list(stacks), fn_output_signature=[tf.TensorSpec(None, dtype) for dtype in dtypes])
+        found = tf.map_fn(pull_back, list(stacks), fn_output_signature=specs)
     return [gradient if there else None for gradient, there in zip(found, exists, strict=True)]
+
+
+def _map_together(function: Callable[[Sequence[Any]], list[Any]], stacks: Sequence[Any], specs: list[Any]) -> list[Any]:
+    """Maps a function over rows, many at a time: each takes as much memory as if it were alone, which may be much."""
+    count = tf.shape(stacks[0])[0]
+    size = tf.minimum(count, _TOGETHER)
+    total = -(-count // size) * size
+    chunks = tf.reshape(tf.minimum(tf.range(total), count - 1), [-1, size])  # the last row fills up the last chunk
+
+    def map_chunk(chunk: Any) -> Any:
+        return tf.vectorized_map(function, [tf.gather(stack, chunk) for stack in stacks], warn=False)
+
+    found = tf.map_fn(map_chunk, chunks, fn_output_signature=specs, parallel_iterations=1)
+    return [tf.reshape(rows, tf.concat([[total], tf.shape(rows)[2:]], axis=0))[:count] for rows in found]
 
 
 def _spread_rows(gradient: Any, output: Any, stack: Any) -> Any:
@@ -91,12 +118,27 @@ def _spread_rows(gradient: Any, output: Any, stack: Any) -> Any:
 
 
 def _units(target: Any, count: Any) -> Any:
-    """Returns ``count`` tensors like ``target``, of which the first is one in the first element and zero elsewhere, and so on."""
-    units = tf.reshape(
-        tf.eye(count, tf.size(target), dtype=target.dtype), tf.concat([[count], tf.shape(target)], axis=0)
+    """Returns a tensor like ``target`` for each of its elements, with a one there and zeros elsewhere.
+
+    If ``count`` is 0 that is a single tensor of zeros: a loop without rounds could not tell the shape of its results.
+    """
+    like_rows = tf.concat([[tf.maximum(count, 1)], tf.shape(target)], axis=0)
+    units = tf.cond(
+        count > 0,
+        lambda: tf.reshape(tf.eye(count, dtype=target.dtype), like_rows),
+        lambda: tf.zeros(like_rows, target.dtype),
     )
     units.set_shape(tf.TensorShape([None]).concatenate(target.shape))
     return units
+
+
+def _keep_if(condition: Any, tensor: Any) -> Any:
+    """Returns a tensor, or a zero of rank 0 in its place."""
+    return tf.cond(condition, lambda: tf.identity(tensor), lambda: tf.zeros([], tensor.dtype))
+
+
+def _size(tensor: Any) -> Any:
+    return tf.size(tensor, out_type=tf.int64)
 
 
 def jvp(op: FlatOp, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:

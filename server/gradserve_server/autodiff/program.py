@@ -1,20 +1,23 @@
 """``TracedProgram``: the concrete functions of an op, from numpy arrays to numpy arrays."""
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gradserve.errors import InvalidRequest, Unsupported, quote
+from gradserve.errors import GradserveError, InvalidRequest, Unsupported, quote
 from gradserve.tensors import Array
 from gradserve_server.autodiff.concrete import nodes_of
 from gradserve_server.autodiff.dependence import Dependence, dependence_of
 from gradserve_server.autodiff.kernel_errors import translate
 from gradserve_server.autodiff.own_derivative import NoOwnDerivative, OwnVjp, trace_own_vjp
 from gradserve_server.autodiff.product_traces import Kind, ProductTraces
+from gradserve_server.ops import NO_LIMIT
 from gradserve_server.rule_facts import rows_agree
 
 
@@ -45,7 +48,7 @@ class TracedProgram:
     example: Sequence[Array]
     """Inputs at which ways to compute the same are compared."""
     is_repeatable: bool
-    """Whether equal inputs give equal results."""
+    """Whether equal inputs give equal results, and it may be run more often than it is asked to."""
 
     @property
     def trace_count(self) -> int:
@@ -67,19 +70,23 @@ class TracedProgram:
         return results[: self.output_count], results[self.output_count :]
 
     def stacked_vjp(
-        self, inputs: Sequence[Array], output_gradients: Sequence[Array], stack: int, *, with_variables: bool = False
+        self,
+        inputs: Sequence[Array],
+        output_gradients: Sequence[Array],
+        stack: int,
+        *,
+        max_bytes: int = NO_LIMIT,
+        with_variables: bool = False,
     ) -> tuple[list[Array], list[Array]]:
         """Evaluates the op once and pulls back ``stack`` output gradients."""
-        self._settle_vectorisation()
         kind: Kind = "stacked_variable_vjp" if with_variables else "stacked_vjp"
-        arrays = [*inputs, *output_gradients, np.int32(stack)[...]]
-        outputs, gradients = self._product(kind, arrays)
+        arrays = [*inputs, *output_gradients, np.int32(stack)[...], np.int64(max_bytes)[...]]
+        outputs, gradients = self._product_of_rows(kind, arrays)
         return outputs, [gradient for gradient in gradients if gradient is not None]
 
     def jacobian(self, inputs: Sequence[Array], max_rows: int) -> tuple[list[Array], list[list[Array | None]]]:
         """Evaluates the op once and returns, for each differentiable output, its Jacobian by each input."""
-        self._settle_vectorisation()
-        outputs, rows = self._product("jacobian", [*inputs, np.int32(max_rows)[...]])
+        outputs, rows = self._product_of_rows("jacobian", [*inputs, np.int32(max_rows)[...]])
         return outputs, [rows[start : start + len(inputs)] for start in range(0, len(rows), len(inputs))]
 
     def jvp(self, inputs: Sequence[Array], tangents: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
@@ -125,18 +132,47 @@ class TracedProgram:
         except NoOwnDerivative as error:
             return error
 
-    def _settle_vectorisation(self) -> None:
-        """Finds out, the first time, whether TensorFlow pulls several output gradients back together as it does each alone.
+    @functools.cached_property
+    def vectorises(self) -> bool:
+        """Whether TensorFlow pulls several output gradients back together as it does each alone.
 
-        It may know no vectorised form of an operation, or a wrong one. It is tried at the op's example.
+        It may know no vectorised form of an operation, or a wrong one. That is tried at the op's example when it is first
+        asked for.
         """
-        if self.products.vectorises is None:
-            self.products.vectorises = True
-            if not (self.is_repeatable and rows_agree(self, self.example)):
-                self.products.go_row_by_row()
+        return self.is_repeatable and rows_agree(self._pull_back_together, self, self.example)
 
-    def _product(self, kind: Kind, arrays: Sequence[Array]) -> tuple[list[Array], list[Array | None]]:
-        trace = self.products.get(kind)
+    def _pull_back_together(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], stack: int
+    ) -> Sequence[Array | None]:
+        arrays = [*inputs, *output_gradients, np.int32(stack)[...], np.int64(NO_LIMIT)[...]]
+        return self._product("stacked_vjp", arrays, vectorise=True)[1]
+
+    def _product_of_rows(self, kind: Kind, arrays: Sequence[Array]) -> tuple[list[Array], list[Array | None]]:
+        """Computes all rows together, or one after the other if TensorFlow cannot do that, here or at the op's example.
+
+        What fails together may go well alone: gradients have one more axis, and kernels a limit of those; the size of a
+        tensor may depend on its values.
+
+        Raises:
+            Unsupported: The op is differentiated by a ``tf.py_function``, which keeps its tape for one gradient alone
+                (ONE_GRADIENT_ONLY).
+        """
+        if self._is_differentiated_once:
+            raise Unsupported(
+                f"op {quote(self.op_name)}: TensorFlow pulls back one output gradient through a tf.py_function, no stack and "
+                "no Jacobian; ask for one at a time, or give the op a rule by tf.custom_gradient",
+                reason="ONE_GRADIENT_ONLY",
+                facts={"op": self.op_name},
+            )
+        if self.vectorises:
+            with contextlib.suppress(GradserveError):
+                return self._product(kind, arrays, vectorise=True)
+        return self._product(kind, arrays)
+
+    def _product(
+        self, kind: Kind, arrays: Sequence[Array], *, vectorise: bool = False
+    ) -> tuple[list[Array], list[Array | None]]:
+        trace = self.products.get(kind, vectorise=vectorise)
         return trace.split(self._run(trace.concrete, arrays), self.output_count)
 
     def _given_gradients(self, vectors: Sequence[Array | None]) -> list[int]:
@@ -176,6 +212,14 @@ class TracedProgram:
     @functools.cached_property
     def _dependence(self) -> Dependence:
         return dependence_of(self.vjp_trace)
+
+    @functools.cached_property
+    def _is_differentiated_once(self) -> bool:
+        if not self.has_python:
+            return False
+        forward = dependence_of(self.forward_trace)
+        pairs = itertools.product(range(self.output_count), self.connected_inputs)
+        return any("EagerPyFunc" in (forward.blockers(output, input_) or ()) for output, input_ in pairs)
 
     def _run(self, trace: Any, arrays: Sequence[Array]) -> list[Array]:
         try:

@@ -72,6 +72,7 @@ class _Tracer:
         variables, trainable = graphs.variables, graphs.op_with_variables.variables
         example = self.declaration.example(signature)
         repeatable = not any(map(draws_random_numbers, graphs.traces))
+        custom = has_custom_rule(graphs.forward)
         definition = self.definition
         return Op(
             name=definition.name,
@@ -91,7 +92,8 @@ class _Tracer:
             source=self.declaration.source,
             no_vjp=graphs.no_vjp,
             repeatable=repeatable,
-            has_custom_rule=has_custom_rule(graphs.forward),
+            has_custom_rule=custom,
+            linear=None if custom or graphs.no_vjp else True,
         )
 
     def _graphs(self, specs: Mapping[str, Any]) -> "_Graphs":
@@ -143,7 +145,7 @@ class _Tracer:
             connected_inputs=[index for index, name in enumerate(graphs.op.input_names) if name in graphs.connected],
             device=self.device,
             example=example,
-            is_repeatable=repeatable,
+            is_repeatable=repeatable and not self.definition.stateful,
             products=ProductTraces(
                 op_name=self.definition.name,
                 op=graphs.op,
