@@ -44,6 +44,7 @@ FAULTS = [
     Fault("A42", "ragged_output", "UNSUPPORTED_KIND", ("'output'", "RaggedTensor")),
     Fault("A43", "sparse_input", "UNSUPPORTED_KIND", ("'cells'", "SparseTensorSpec")),
     Fault("A43", "sparse_output", "UNSUPPORTED_KIND", ("'output'", "SparseTensor")),
+    Fault("A46", "numpy_under_xla", "WARM_UP_FAILED", ("XLA", "PyFunc")),
     Fault("A70", "branching_on_input", "TRACE_FAILED", ("Python `bool`",)),
     Fault("A74", "operator_output", "UNSUPPORTED_KIND", ("'output'", "LinearOperatorLowRankUpdate")),
     Fault("A75", "silu_per_column", "GRADIENT_SHAPE_MISMATCH", ("'beta'", "wanted (None,)", "got ()")),

@@ -126,3 +126,9 @@ def test_A67_fake_quantisation_has_slopes_for_its_range(surrogates: Client) -> N
     result = surrogates.vjp("fake_quantised", inputs, f32(1, 2, 3, 4))
     assert_same_bits(result.input_gradients["x"], f32(0, 2, 3, 0))
     assert (result.input_gradients["low"], result.input_gradients["high"]) == (1, 4)
+
+
+def test_A46_op_compiled_by_xla_has_the_values_and_the_rule_of_the_op(surrogates: Client) -> None:
+    result = surrogates.vjp("sign_in_a_window", f32(-2, 0.5, 1), f32(1, 2, 3))
+    assert_same_bits(result.output, f32(-1, 1, 1))
+    assert_same_bits(result.gradient, f32(0, 2, 3))

@@ -69,6 +69,12 @@ def test_compiled_op_has_the_values_and_gradients_of_its_formula(client: Client,
     np.testing.assert_allclose(result.gradient, DY * slope(R), rtol=tolerance)
 
 
+def test_compiled_op_passes_the_check_of_its_gradient(client: Client) -> None:
+    checks = [client.check_gradient("softened_potential", signature=key) for key in ("serving_default", "float64")]
+    assert [check.verdict for check in checks] == ["pass", "pass"]
+    assert client.op("softened_potential").gradient == "exact"
+
+
 def test_saved_model_with_a_compiled_op_is_served_with_its_library_and_gradient(built, library, saved) -> None:
     gradient = f"--custom-objects={built / 'ops.py'}"
     arguments = (f"--load-library={library}", f"--saved-model=field={saved}", gradient)
