@@ -57,15 +57,9 @@ def compare_elements(
     directions = [Direction(position=position, vector=_unit(scales, int(i)), lane=int(i)) for i in chosen]
     skipped = len(scales) - len(chosen)
     if sampler.scheme.narrow and along.slopes and not sampler.moves_alone(directions[0]):
-        return _weigh(sampler, directions, skipped, rng, along)
+        best = min(along.slopes, key=lambda slope: np.linalg.norm(slope.tolerance))
+        return Comparison(slopes=weigh(sampler, directions, best.fit.window, rng, most), skipped=skipped)
     return _compare(sampler, directions, skipped)
-
-
-def _weigh(
-    sampler: Sampler, directions: list[Direction], skipped: int, rng: np.random.Generator, along: Comparison
-) -> Comparison:
-    best = min(along.slopes, key=lambda slope: np.linalg.norm(slope.tolerance))
-    return Comparison(slopes=weigh(sampler, directions, best.fit.window, rng), skipped=skipped)
 
 
 def compare_directions(sampler: Sampler, position: int, count: int, rng: np.random.Generator) -> Comparison:

@@ -38,6 +38,11 @@ class Scheme:
     unit: float
     """Unit roundoff of the dtype."""
 
+    coherent: float = 0.0
+    """Where elements move together: standard deviations of an output's grid that count as no difference, however many
+    directions there are."""
+    repeat: float = 1.0
+    """There: part of the tolerance in half the window that a departure must exceed too."""
     enough: int
     """After so many windows a slope that is clear needs no other."""
 
@@ -47,6 +52,8 @@ class Scheme:
         return self.unit > 1e-5
 
 
+BEND_MARGIN = 3.0
+"""What the curve costs, over what the next odd power of the fit shows of it: its worst case is t times its size."""
 _FINE = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875)
 _EVEN = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25)
 _RELATIVE = 1e-10
@@ -73,25 +80,27 @@ def _wide(unit: float, roundings: float, goal: float, *exponents: int) -> Scheme
     )
 
 
-def _narrow(unit: float, roundings: float, goal: float, *exponents: int) -> Scheme:
+def _narrow(unit: float, exponents: tuple[int, ...], **more: float) -> Scheme:
     return Scheme(
         fractions=_EVEN,
         odd=(1, 3),
         even=(1, 2),
         windows=_powers(*exponents, off_grid=1.0),
-        goal=goal,
-        margin=6.0,
-        roundings=roundings,
         unit=unit,
         enough=3,
+        **more,
     )
 
 
 _SCHEMES = {
     "float64": _wide(2.0**-53, _RELATIVE * 2.0**53, 4 * _RELATIVE, -5, -7, -3, -9, -12, -15, -18, -1, 1),
-    "float32": _wide(2.0**-24, 256.0, 1e-4, -4, -2, -6, -8, -11, 0),
-    "float16": _narrow(2.0**-11, 16.0, 0.01, -2, -1, -3, 0, -5, 1),
-    "bfloat16": _narrow(2.0**-8, 4.0, 0.02, -1, -2, 0, -3, -4, 1),
+    "float32": _wide(2.0**-24, 256.0, 1e-4, -4, -2, -6, -8, -11, 0, 2, 4),
+    "float16": _narrow(
+        2.0**-11, (-2, -1, -3, 0, -5, 2, 4), goal=0.01, margin=8.0, roundings=16.0, coherent=6.0, repeat=1.0
+    ),
+    "bfloat16": _narrow(
+        2.0**-8, (-1, -2, 0, -3, 2, -5, 4), goal=0.02, margin=6.0, roundings=5.0, coherent=4.0, repeat=0.8
+    ),
 }
 
 
@@ -196,7 +205,7 @@ class Fit:
             pooled: Noise relative to ``floor`` that is typical of the directions measured alike.
         """
         noise = np.maximum(self.noise, self.floor * max(1.0, pooled))
-        bend = beyond(self.bend, self.bend_gain * noise)
+        bend = BEND_MARGIN * beyond(self.bend, self.bend_gain * noise)
         rounding = scheme.roundings * scheme.unit * self.terms
         return np.asarray(scheme.margin * self.gain * noise + bend + self.kink + rounding)
 

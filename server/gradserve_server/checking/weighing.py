@@ -11,29 +11,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradserve.tensors import Array
-from gradserve_server.checking.differences import Fit, beyond, fit
+from gradserve_server.checking.differences import BEND_MARGIN, Fit, beyond, fit
 from gradserve_server.checking.measuring import Slope, steps_of
 from gradserve_server.checking.sampling import Direction, Sampler
 
 _SPARE = 8
 """So many directions more than elements, at least: what they leave over measures the noise."""
-_LEAST = 16
-"""Least number of directions."""
+_LEAST, _MOST = 16, 64
+"""Least number of directions, and the number from which more are taken only where there are more elements."""
 _DITHER = 0.25
 """Windows differ by up to this part, so that roundings differ too."""
 _SUSPICIOUS = 0.6
 """A departure of this part of its tolerance is looked at again."""
 _MOST_SUSPECTED = 6
 """So many elements of one input are looked at again."""
-_COHERENT = 4.0
-"""How many standard deviations of an output's grid count as no difference, however many directions there are."""
-_UNMOVED = 0.5
-"""How much of that counts for outputs that the element moves by less than their grid."""
-_AGAIN = ((0.8125, 2), (0.5, 4))
-"""Windows for that, relative to the first, and how many times the least number of directions."""
+_LEAST_COHERENT = 0.25
+"""The part of that which is left however much other elements shift the grid."""
+_AGAIN = ((0.8125, 1), (0.5, 2))
+"""Windows for that, relative to the first, and how many times as many directions."""
 
 
-def weigh(sampler: Sampler, directions: Sequence[Direction], window: float, rng: np.random.Generator) -> list[Slope]:
+def weigh(
+    sampler: Sampler, directions: Sequence[Direction], window: float, rng: np.random.Generator, count: int
+) -> list[Slope]:
     """Measures the slope of each of some elements, and of suspicious ones again, with more directions.
 
     Args:
@@ -41,28 +41,43 @@ def weigh(sampler: Sampler, directions: Sequence[Direction], window: float, rng:
         directions: One for each element, all in the same input.
         window: Largest step.
         rng: Draws the patterns.
+        count: Wanted number of directions, within bounds.
 
     Returns:
         The slopes; an empty list where there are too few values around the point.
     """
     rest = np.zeros_like(directions[0].vector)
-    measured = _weigh(sampler, directions, (window, 1), rest, rng)
+    count = max(_LEAST, min(_MOST, count))
+    times = max(1, count // _count(directions))
+    measured = _weigh(sampler, directions, (window, times), rest, rng)
     suspects = sorted((slope for slope in measured if slope.excess > _SUSPICIOUS), key=lambda slope: -slope.excess)
     chosen = [slope.direction for slope in suspects[:_MOST_SUSPECTED]]
     if not chosen:
         return measured
     rest = np.sum([direction.vector for direction in directions if direction not in chosen], axis=0) + rest
-    one, other = (_weigh(sampler, chosen, (window * part, times), rest, rng) for part, times in _AGAIN)
+    one, other = (_weigh(sampler, chosen, (window * part, more * count // _LEAST), rest, rng) for part, more in _AGAIN)
     judged = {a.direction.lane: _judge(sampler, a, b) for a, b in zip(one, other, strict=False)}
     return [judged.get(slope.direction.lane, slope) for slope in measured]
 
 
+def _count(directions: Sequence[Direction]) -> int:
+    """Returns how many directions tell these elements apart: a power of two, with some to spare."""
+    count = _LEAST
+    while count < len(directions) + _SPARE:
+        count *= 2
+    return count
+
+
 def _judge(sampler: Sampler, slope: Slope, other: Slope) -> Slope:
     """Returns the slope, confirmed if other patterns and steps show the same departure, and that is not a kink's."""
-    draw = slope.worst_draw
+    draw, scheme = slope.worst_draw, sampler.scheme
     seen, again = slope.departure[draw], other.departure[draw]
-    slack = (slope.tolerance[draw] + other.tolerance[draw]) / 2 + 0.25 * abs(seen)
-    stands = slope.excess > 1 and abs(seen - again) <= slack and again * np.sign(seen) > other.tolerance[draw] / 2
+    slack = 0.2 * (slope.tolerance[draw] + other.tolerance[draw]) + 0.25 * abs(seen)
+    stands = (
+        slope.excess > 1
+        and abs(seen - again) <= slack
+        and again * np.sign(seen) > scheme.repeat * other.tolerance[draw]
+    )
     if stands:
         alone = _measure(sampler, slope.direction.position, slope.direction.vector, slope.fit.window)
         stands = alone is not None and alone.kink[draw] <= abs(seen) / 2
@@ -78,9 +93,7 @@ def _weigh(
 ) -> list[Slope]:
     """Measures elements in a window, by a multiple of the least number of directions; ``rest`` moves at random."""
     window, times = effort
-    count = _LEAST
-    while count < len(directions) + _SPARE:
-        count *= 2
+    count = _count(directions)
     vectors = np.stack([direction.vector for direction in directions])
     signs, fits = [], []
     for _ in range(times):
@@ -112,11 +125,11 @@ def _solve(sampler: Sampler, directions: Sequence[Direction], signs: Array, fits
     gains = np.sqrt((inverse**2).sum(axis=1))[:, None]
     bends = inverse @ np.stack([found.bend for found in fits])
     noise = gains * np.maximum(scatter, within)
-    errors = scheme.margin * noise + beyond(bends, noise * fits[0].bend_gain / fits[0].gain)
+    errors = scheme.margin * noise + BEND_MARGIN * beyond(bends, noise * fits[0].bend_gain / fits[0].gain)
     weights = np.abs(fits[0].samples.weights)
     shares = np.abs(inverse @ np.stack([found.samples.speeds for found in fits]))
     terms = shares @ weights.T
-    errors += _COHERENT * _staircase(fits, shares, weights)
+    errors += scheme.coherent * _staircase(fits, shares, weights)
     return [
         Slope(
             direction=direction,
@@ -132,13 +145,16 @@ def _solve(sampler: Sampler, directions: Sequence[Direction], signs: Array, fits
 def _staircase(fits: Sequence[Fit], shares: Array, weights: Array) -> Array:
     """Returns, for each element and output gradient, what the grids of the outputs that it moves may do to its slope.
 
-    Other directions meet the same stairs, so this part does not average out.
+    An output that only this element moves meets the same stairs in every direction, so that they do not average out;
+    the more grid steps other elements move it by, or the windows differ by, the more they do.
     """
     quanta = np.max([found.samples.quanta for found in fits], axis=0)
     roughness = np.median([found.noise / np.maximum(found.floor, 1e-300) for found in fits])
     window = fits[0].window
-    moved = np.where(shares * window > quanta / 2, 1.0, _UNMOVED)
-    squares = (moved * quanta) ** 2 @ (weights**2).T / 12
+    moves = shares * window / quanta
+    others = np.sqrt(np.maximum((moves**2).sum(axis=0) - moves**2, 0.0))
+    left = np.maximum(_LEAST_COHERENT, 1 / (1 + np.hypot(others, _DITHER * moves)))
+    squares = (left * quanta) ** 2 @ (weights**2).T / 12
     return np.asarray(max(1.0, float(roughness)) * np.sqrt(squares) / window)
 
 
