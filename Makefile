@@ -8,7 +8,7 @@ PROTOS := gradserve/v1/tensor.proto gradserve/v1/op.proto gradserve/v1/gradient_
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types breaking format proto cpp-op client-environments bench lock clean
+.PHONY: help setup demo test check lint types breaking format proto cpp-op client-environments bench soak lock clean
 
 help: ## Print this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ client-environments: .venv/ready ## Call a server from clients with the lowest a
 
 bench: .venv/ready ## Measure a VJP call against a bare gRPC echo
 	$(BIN)/python benchmarks/vjp_vs_echo.py
+
+soak: .venv/ready ## Run at full size what `make test` runs small: the gradient check on 400 random ops
+	$(BIN)/python -W ignore -m tests.support.random_ops 400
 
 lock: .venv/ready ## Pin all requirements anew
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
