@@ -21,6 +21,8 @@ _SAME = 0.35
 """Departures in two windows are one if they differ by less than this part."""
 _FAR_WINDOWS = (8.0, 64.0, 1 / 8, 1 / 64)
 """Windows that must not contradict a departure, relative to that in which it was seen."""
+_WIDEST = 4.0
+"""Of a window above this nothing is asked: no polynomial fits a function that far, so that its slope is arbitrary."""
 _LOCAL = (2.0**-8, 2.0**-2)
 """A departure in a window outside of these must show in one nearer to them too: one stair of a coarse input looks
 smooth, and so do many from afar."""
@@ -116,9 +118,10 @@ def confirm(sampler: Sampler, slope: Slope) -> bool:
         again = other.departure[draw]
         if abs(again - seen) > _SAME * max(abs(seen), abs(again)):
             return False
-    others = {relative: _again(sampler, slope, relative) for relative in _FAR_WINDOWS}
+    far = [relative for relative in _FAR_WINDOWS if relative < 1 or slope.fit.window * relative <= _WIDEST]
+    others = {relative: _again(sampler, slope, relative) for relative in far}
     if not _LOCAL[0] <= slope.fit.window <= _LOCAL[1]:
-        local = others[8.0 if slope.fit.window < _LOCAL[0] else 1 / 8]
+        local = _again(sampler, slope, 8.0 if slope.fit.window < _LOCAL[0] else _LOCAL[1] / slope.fit.window / 2)
         if local is None or abs(local.departure[draw]) <= local.tolerance[draw]:
             return False
     return not any(other is not None and _contradicts(other, slope, draw) for other in others.values())

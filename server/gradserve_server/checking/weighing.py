@@ -21,14 +21,18 @@ _LEAST, _MOST = 16, 64
 """Least number of directions, and the number from which more are taken only where there are more elements."""
 _DITHER = 0.25
 """Windows differ by up to this part, so that roundings differ too."""
-_SUSPICIOUS = 0.6
+_SUSPICIOUS = 0.75
 """A departure of this part of its tolerance is looked at again."""
 _MOST_SUSPECTED = 6
 """So many elements of one input are looked at again."""
 _LEAST_COHERENT = 0.25
 """The part of that which is left however much other elements shift the grid."""
-_AGAIN = ((0.8125, 1), (0.5, 2))
+_AGAIN = ((0.8125, 2), (0.5, 4))
 """Windows for that, relative to the first, and how many times as many directions."""
+
+
+_LASTING = 0.5
+"""Part of a departure that must be left if its course over the windows is followed to steps of zero: a curve's isn't."""
 
 
 def weigh(
@@ -73,8 +77,11 @@ def _judge(sampler: Sampler, slope: Slope, other: Slope) -> Slope:
     draw, scheme = slope.worst_draw, sampler.scheme
     seen, again = slope.departure[draw], other.departure[draw]
     slack = 0.2 * (slope.tolerance[draw] + other.tolerance[draw]) + 0.25 * abs(seen)
+    (near, _), (nearer, _) = _AGAIN
+    at_zero = again - (seen - again) * nearer / (near - nearer)
     stands = (
         slope.excess > 1
+        and at_zero * np.sign(seen) > _LASTING * abs(seen)
         and abs(seen - again) <= slack
         and again * np.sign(seen) > scheme.repeat * other.tolerance[draw]
     )
@@ -149,13 +156,14 @@ def _staircase(fits: Sequence[Fit], shares: Array, weights: Array) -> Array:
     the more grid steps other elements move it by, or the windows differ by, the more they do.
     """
     quanta = np.max([found.samples.quanta for found in fits], axis=0)
-    roughness = np.median([found.noise / np.maximum(found.floor, 1e-300) for found in fits])
+    within = np.maximum(quanta, np.median(quanta))  # what an output is computed from may be coarser than itself
+    roughness = np.median([found.noise / np.maximum(found.floor, 1e-300) for found in fits], axis=0)
     window = fits[0].window
     moves = shares * window / quanta
     others = np.sqrt(np.maximum((moves**2).sum(axis=0) - moves**2, 0.0))
     left = np.maximum(_LEAST_COHERENT, 1 / (1 + np.hypot(others, _DITHER * moves)))
-    squares = (left * quanta) ** 2 @ (weights**2).T / 12
-    return np.asarray(max(1.0, float(roughness)) * np.sqrt(squares) / window)
+    squares = (left * within) ** 2 @ (weights**2).T / 12
+    return np.asarray(np.maximum(1.0, roughness) * np.sqrt(squares) / window)
 
 
 def _patterns(count: int, elements: int, rng: np.random.Generator) -> Array:
