@@ -5,8 +5,25 @@ Importing this package imports numpy, ml_dtypes, protobuf and grpcio, and no mac
 
 from gradserve import aio, errors
 from gradserve.client import Client
+from gradserve.gradient_check import Finding, GradientCheck, Line, Profile
 from gradserve.op_info import OpInfo
-from gradserve.results import ForwardResult, VjpResult
+from gradserve.results import ForwardResult, HvpResult, JacobianResult, JvpResult, VjpResult
 from gradserve.signature import Signature, TensorSpec
 
-__all__ = ["Client", "ForwardResult", "OpInfo", "Signature", "TensorSpec", "VjpResult", "aio", "errors"]
+__all__ = [
+    "Client",
+    "Finding",
+    "ForwardResult",
+    "GradientCheck",
+    "HvpResult",
+    "JacobianResult",
+    "JvpResult",
+    "Line",
+    "OpInfo",
+    "Profile",
+    "Signature",
+    "TensorSpec",
+    "VjpResult",
+    "aio",
+    "errors",
+]

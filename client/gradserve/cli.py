@@ -41,13 +41,24 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     """Parses a command line; tensors may stand on both sides of options, which argparse alone does not take."""
     parser = _parser()
-    options, left_over = parser.parse_known_args(arguments)
+    options, left_over = parser.parse_known_args(_join_line(sys.argv[1:] if arguments is None else arguments))
     unknown = [argument for argument in left_over if argument.startswith("-") or "tensors" not in options]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if left_over:
         options.tensors += left_over
     return options
+
+
+def _join_line(arguments: list[str]) -> list[str]:
+    """Joins ``--line`` to what follows, such as "-3:3", which argparse would take for an option."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == "--line":
+            joined[-1] = f"--line={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _hint(error: GradserveError) -> str:
@@ -82,6 +93,7 @@ def run_vjp(client: Client, options: argparse.Namespace) -> int:
         differentiate=options.differentiate,
         unconnected=options.unconnected,
         variable_gradients=options.variables,
+        stacked=options.stacked,
         **_common(options),
     )
     return _show(result, options)
@@ -227,6 +239,9 @@ def _parser() -> argparse.ArgumentParser:
     vjp = _command(commands, "vjp", run_vjp, "evaluate an op and pull output gradients back through it")
     _add_call(vjp, "inputs, such as x=[[1,2]] or x=@file.npy, and output gradients, such as dy=1 or d:output=@dy.npy")
     vjp.add_argument("--variables", action="store_true", help="ask for the gradients of the op's variables too")
+    vjp.add_argument(
+        "--stacked", action="store_true", help="output gradients have a leading axis: pull back each of them"
+    )
     jvp = _command(commands, "jvp", run_jvp, "evaluate an op and push tangents forward through it")
     _add_call(jvp, "inputs, and tangents, such as v=1 or v:x=@tangent.npy")
     hvp = _command(commands, "hvp", run_hvp, "evaluate an op and its second derivative times a vector")

@@ -5,10 +5,9 @@ import contextlib
 import functools
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_reflection.v1alpha import reflection
@@ -27,13 +26,12 @@ from gradserve_server.registry import Registry
 from gradserve_server.rows import Limits
 from gradserve_server.scheduling.queue import Work
 from gradserve_server.service import GradientService, Parts, handlers_of
+from gradserve_server.threads import in_daemon_thread
 from gradserve_server.warmup import cause_of, warm_up, with_facts
 
 if TYPE_CHECKING:  # at run time these would import TensorFlow too early
     from gradserve_server.loading import Failures
     from gradserve_server.scheduling.device import Device
-
-Result = TypeVar("Result")
 
 LOAD_THREAD = "load"
 """Name of the thread that loads ops."""
@@ -76,7 +74,7 @@ class App:
         self._serve_metrics(settings.metrics_host, settings.metrics_port)
         self._server = await self._open(settings)
         self._logger.info("listening", host=settings.host, port=self.port, metrics_port=self.metrics_port)
-        failures, loaded = await _in_daemon_thread(self._load)
+        failures, loaded = await in_daemon_thread(self._load, name=LOAD_THREAD)
         registry = await self._warm_up(loaded, failures)
         for failure in failures.skipped:
             self._logger.error("op skipped", source=failure.source, op=failure.name, error=str(failure))
@@ -176,6 +174,7 @@ class App:
         for op in claimed if setting != "off" else ():
             if op.stateful or not op.repeatable:
                 continue
+            self._logger.debug("checking gradient", op=op.name, signature=op.signature.key)
             found = await checker.check(op, None, START_OPTIONS)
             if found.verdict == "fail" and setting == "refuse":
                 text = f"{found.text}; mend the rule, or declare what it is: gradient='surrogate'"
@@ -220,31 +219,6 @@ def _try_to_bind(host: str, port: int) -> None:
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
-
-
-async def _in_daemon_thread(function: Callable[[], Result]) -> Result:
-    """Runs a function that may take minutes beside the event loop; unlike ``to_thread``, an exit does not wait for it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def settle(set_outcome: Callable[[], None]) -> None:
-        if not future.cancelled():
-            set_outcome()
-
-    def run() -> None:
-        try:
-            outcome = functools.partial(future.set_result, function())
-        except Exception as error:  # it goes to whoever awaits this
-            outcome = functools.partial(future.set_exception, error)
-        except (
-            BaseException
-        ) as error:  # KeyboardInterrupt and the like would end the event loop that they are handed to
-            outcome = functools.partial(future.set_exception, RuntimeError(f"loading raised {type(error).__name__}"))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped meanwhile
-            loop.call_soon_threadsafe(settle, outcome)
-
-    threading.Thread(target=run, name=LOAD_THREAD, daemon=True).start()
-    return await future
 
 
 async def serve(settings: Settings, logger: Logger) -> None:

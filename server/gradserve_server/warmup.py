@@ -41,13 +41,12 @@ def with_facts(op: Op) -> Op:
         return op
     if op.program.has_python:  # at the first call of a stack, the runs that this takes would show
         _ = op.program.vectorises
+    if not (op.has_custom_rule and op.repeatable):
+        return op
     points = [op.example]
-    if (
-        op.has_custom_rule and not op.example_is_given
-    ):  # of one element alone, a softmax or the largest one looks linear
+    if not op.example_is_given:  # of one element alone, a softmax or the largest one looks linear
         points.append(example_inputs(op.signature.inputs, {}, open_size=3))
-    linear = is_linear(op.program, points) if op.repeatable else None
-    return dataclasses.replace(op, linear=op.linear if linear is None else linear)
+    return dataclasses.replace(op, linear=is_linear(op.program, points))
 
 
 def cause_of(error: Exception) -> str:

@@ -141,3 +141,19 @@ def test_check_draws_no_picture_of_all_ops(run: Run, tmp_path: Path) -> None:
     status, _, err = run("check", "--plot", str(tmp_path / "a.png"))
     assert status == 2
     assert "name the op" in err
+
+
+def test_check_takes_a_line_that_begins_with_a_minus(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "square.svg"
+    assert run("check", "square_with_grad", "--plot", str(file), "--line", "-1:1:5")[0] == 0
+    assert "<svg" in file.read_text()
+
+
+def test_vjp_stacked_pulls_back_each_row(run: Run) -> None:
+    _, out, _ = run("vjp", "square_with_grad", "x=[1,2]", "dy=[[1,0],[0,1],[1,1]]", "--stacked", "--json")
+    assert json.loads(out)["input_gradients"]["x"]["value"] == [[2, 0], [0, 4], [2, 4]]
+
+
+def test_check_of_a_seeded_op_draws_the_other_inputs(run: Run, serve: Callable[..., RunningServer]) -> None:
+    status, out, _ = run("check", "dropout", "--seed", "7", target=serve(OPS).target)
+    assert (status, "dropout version 1, serving_default: pass" in out) == (0, True)

@@ -1,6 +1,8 @@
 """Checks of gradients, over the wire and when a server starts."""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,3 +139,16 @@ def test_check_that_is_cancelled_leaves_the_turn_to_the_next(wrong: Client) -> N
     with contextlib.suppress(DeadlineExceeded):
         wrong.check_gradient("right", points=100, directions=1000, max_seconds=60.0, timeout=0.5)
     assert wrong.check_gradient("rounded").verdict == "departs"
+
+
+def test_server_that_stops_while_a_check_runs_lets_the_process_end() -> None:
+    code = f"""
+import threading
+from gradserve_server.testing import running_server
+with running_server({str(WRONG)!r}, check_gradients="off", grace_seconds=0.2) as server:
+    client = server.client()
+    threading.Thread(target=lambda: client.check_gradient("right", points=100, directions=1000), daemon=True).start()
+    import time; time.sleep(1.0)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr

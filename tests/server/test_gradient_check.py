@@ -198,3 +198,23 @@ def test_check_stops_when_its_time_is_over() -> None:
     check = check_gradient(EXAMPLES[0], options=CheckOptions(max_seconds=10), clock=lambda: float(next(ticks)))
     assert next(ticks) < 100
     assert check.verdict in ("pass", "unchecked")
+
+
+def test_check_that_cannot_compare_one_input_is_unchecked_and_names_it() -> None:
+    @tf.custom_gradient
+    def stairs(x, y):
+        return x * tf.floor(y * 1e4), lambda dy: (dy * tf.floor(y * 1e4), 5 * dy * x)
+
+    example = {"x": [1.0, 2.0], "y": [1.00003, 2.00003]}
+    op = trace_one(stairs, inputs={"x": VECTOR, "y": VECTOR}, example=example)
+    check = check_gradient(op, options=CheckOptions(max_seconds=20.0))
+    assert check.verdict in ("unchecked", "fail")
+    assert "'y'" in check.text
+
+
+def test_check_without_time_is_unchecked_and_says_that_time_ran_out() -> None:
+    ticks = iter(range(10**6))
+    op = trace_one(tf.square, inputs={"x": VECTOR})
+    check = check_gradient(op, options=CheckOptions(max_seconds=3.0), clock=lambda: float(next(ticks)))
+    assert check.verdict == "unchecked"
+    assert "within 3 s" in check.text

@@ -172,3 +172,17 @@ def test_products_refused_once_are_refused_again_with_facts_of_their_own() -> No
         raised.append(caught.value)
     assert str(raised[0]) == str(raised[1])
     assert raised[0] is not raised[1]
+
+
+def test_vector_that_is_not_given_adds_nothing_where_a_slope_is_infinite() -> None:
+    program = trace_one(lambda x, y: tf.sqrt(x) * y, inputs={"x": VECTOR, "y": VECTOR}).program
+    inputs = [floats(0, 4), floats(1, 1)]
+    _, (tangent,) = program.jvp(inputs, [None, floats(1, 1)])
+    assert tangent.tolist() == [0.0, 2.0]
+    _, (product, _) = program.hvp(inputs, [one()], [None, floats(1, 1)])
+    assert product.tolist() == [np.inf, 0.25]
+
+
+def test_jvp_of_a_rule_that_gives_no_gradient_is_unconnected() -> None:
+    program = trace_one(tf.custom_gradient(lambda x: (2 * x, lambda _: None)), inputs={"x": VECTOR}).program
+    assert program.jvp([floats(1, 2)], [floats(1, 1)])[1] == [None]

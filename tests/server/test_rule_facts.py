@@ -82,9 +82,8 @@ def test_is_linear_of_several_inputs_and_outputs_needs_all_of_them() -> None:
         (lambda x: x * np.float32(np.inf), [0 * X]),
         (tf.square, [X[:0]]),
         (lambda x: tf.ensure_shape(tf.numpy_function(lambda _: 1 / 0, [x], tf.float32), x.shape) + x, [X]),
-        (lambda x: 2.0 * tf.stop_gradient(x), [X]),
     ],
-    ids=["not a number", "infinite", "empty", "raises", "without a gradient"],
+    ids=["not a number", "infinite", "empty", "raises"],
 )
 def test_is_linear_with_nothing_to_compare_is_none(function, inputs) -> None:
     assert is_linear(program_of(function), [inputs]) is None
@@ -157,3 +156,16 @@ def test_normal_like_keeps_shape_and_dtype(dtype) -> None:
 def test_program_of_any_rank_is_tried_at_a_number_too() -> None:
     program = trace_one(identity_by(tf.sign), inputs={"x": ANY}).program
     assert is_linear(program, [[np.float32(1)[...]]]) is False
+
+
+def test_is_linear_of_a_rule_without_any_gradient_is_true() -> None:
+    assert is_linear(program_of(lambda x: 2.0 * tf.stop_gradient(x)), [[X]]) is True
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16, tf.float64], ids=lambda dtype: dtype.name)
+def test_is_linear_of_a_number_whose_output_gradients_nearly_cancel_is_true(dtype) -> None:
+    cube = tf.custom_gradient(lambda x: (x**3, lambda dy: dy * 3 * x**2))
+    op = trace_one(cube, inputs={"x": tf.TensorSpec([], dtype)})
+    assert (
+        is_linear(op.program, [[np.asarray(value, op.signature.inputs["x"].dtype.numpy)] for value in (1, 3)]) is True
+    )

@@ -98,8 +98,14 @@ def is_custom(operation: Any) -> bool:
 
 
 def has_custom_rule(trace: Any) -> bool:
-    """Whether a rule stands in the place of TensorFlow's anywhere in a concrete function, or in one that it calls."""
-    return any("_gradient_op_type" in node.attr for node in nodes_of(trace))
+    """Whether a rule that is not TensorFlow's own stands anywhere in a concrete function, or in one that it calls.
+
+    It may come by ``tf.custom_gradient``, or by ``tf.RegisterGradient`` for a compiled op.
+    """
+    nodes = nodes_of(trace)
+    rules = map(_lookup, {node.op for node in nodes})
+    foreign = any(rule is not None and not rule.__module__.startswith("tensorflow.") for rule in rules)
+    return foreign or any("_gradient_op_type" in node.attr for node in nodes)
 
 
 def differentiated_inputs(operation: Any) -> Collection[int]:

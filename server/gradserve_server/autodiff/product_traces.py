@@ -121,11 +121,15 @@ class ProductTraces:
     ) -> tuple[Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], list[Any]]:
         """Returns what to trace, as a function of inputs and further tensors, and the specs of the latter."""
         op, upstream, vectors = self._op, self._upstream, self._vectors
+        given = tf.TensorSpec([len(vectors)], tf.bool)
         if kind == "jvp":
-            return lambda inputs, more: products.jvp(op, inputs, more), vectors
+            return lambda inputs, more: products.jvp(op, inputs, more[:-1], more[-1]), [*vectors, given]
         if kind == "hvp":
             split = len(upstream)
-            return lambda inputs, more: products.hvp(op, inputs, more[:split], more[split:]), [*upstream, *vectors]
+            return (
+                lambda inputs, more: products.hvp(op, inputs, more[:split], more[split:-1], more[-1]),
+                [*upstream, *vectors, given],
+            )
         if kind == "jacobian":
             return lambda inputs, more: _flat_rows(*products.jacobian(op, inputs, more[0], vectorise=vectorise)), [
                 _COUNT

@@ -10,7 +10,7 @@ All functions here are to be called while a function is traced. A gradient that 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -141,13 +141,14 @@ def _size(tensor: Any) -> Any:
     return tf.size(tensor, out_type=tf.int64)
 
 
-def jvp(op: FlatOp, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def jvp(op: FlatOp, inputs: Sequence[Any], tangents: Sequence[Any], given: Any) -> tuple[list[Any], list[Any]]:
     """Evaluates an op and pushes tangents forward through it, by the VJP of its VJP.
 
     Args:
         op: The op; its rule must be linear in the output gradients.
         inputs: The inputs.
         tangents: One for each differentiable input, in its shape or of rank 0.
+        given: Which of them count, bool of shape (number of tangents,); the others are zeros.
 
     Returns:
         The outputs, and a tangent for each differentiable output.
@@ -155,19 +156,16 @@ def jvp(op: FlatOp, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[lis
     run = op.record(inputs)
     anywhere = [
         tf.ones_like(target) for target in run.targets
-    ]  # the rule is linear, so its slope is the same everywhere
-    with tf.GradientTape() as tape:
+    ]  # as the rule is linear, its slope is the same everywhere
+    with tf.GradientTape(persistent=True) as tape:
         tape.watch(anywhere)
         gradients = run.pull_back(run.targets, anywhere)
-    sums, weights = _connected(inputs, gradients, tangents)
-    found = tape.gradient(sums, anywhere, output_gradients=weights)
-    return run.outputs, [
-        check_gradient(tangent, target, "an output") for tangent, target in zip(found, run.targets, strict=True)
-    ]
+    terms = _terms(inputs, gradients, tangents, given)
+    return run.outputs, _pull_back_terms(tape, terms, anywhere, ["an output"] * len(anywhere))
 
 
 def hvp(
-    op: FlatOp, inputs: Sequence[Any], output_gradients: Sequence[Any], vectors: Sequence[Any]
+    op: FlatOp, inputs: Sequence[Any], output_gradients: Sequence[Any], vectors: Sequence[Any], given: Any
 ) -> tuple[list[Any], list[Any]]:
     """Evaluates an op, its gradients, and the gradient of the inner product of those and some vectors.
 
@@ -176,32 +174,70 @@ def hvp(
         inputs: The inputs.
         output_gradients: One for each differentiable output, in its shape or of rank 0.
         vectors: One for each differentiable input, in its shape or of rank 0.
+        given: Which of them count, bool of shape (number of vectors,); the others are zeros.
 
     Returns:
         The outputs, and a product for each input.
     """
-    sources = [tensor for tensor in inputs if is_differentiable(tensor)]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
+    named = [(f"input {name!r}", x) for name, x in zip(op.input_names, inputs, strict=True) if is_differentiable(x)]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([tensor for _, tensor in named])
         run = op.record(inputs)
         upstream = [fill_like(gradient, target) for gradient, target in zip(output_gradients, run.targets, strict=True)]
         gradients = run.pull_back(run.targets, upstream)
-    sums, weights = _connected(inputs, gradients, vectors)
-    found = iter(tape.gradient(sums, sources, output_gradients=weights))
-    products = [next(found) if is_differentiable(tensor) else None for tensor in inputs]
-    return run.outputs, [
-        check_gradient(product, tensor, f"input {name!r}")
-        for product, tensor, name in zip(products, inputs, op.input_names, strict=True)
-    ]
+    terms = _terms(inputs, gradients, vectors, given)
+    found = iter(_pull_back_terms(tape, terms, [tensor for _, tensor in named], [place for place, _ in named]))
+    return run.outputs, [next(found) if is_differentiable(tensor) else None for tensor in inputs]
 
 
-def _connected(inputs: Sequence[Any], gradients: Sequence[Any], vectors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the gradients that exist, and for each of them the vector of its input, in its shape."""
-    remaining = iter(vectors)
-    by_input = [next(remaining) if is_differentiable(tensor) else None for tensor in inputs]
-    pairs = [
-        (gradient, fill_like(vector, tensor))
-        for gradient, vector, tensor in zip(gradients, by_input, inputs, strict=True)
+class _Term(NamedTuple):
+    """One term of an inner product of gradients and vectors."""
+
+    gradient: Any
+    vector: Any
+    tensor: Any
+    """The input that both belong to."""
+    counts: Any
+    """Whether the vector was given, bool of rank 0."""
+
+
+def _terms(inputs: Sequence[Any], gradients: Sequence[Any], vectors: Sequence[Any], given: Any) -> list[_Term]:
+    """Returns a term for each gradient that exists."""
+    differentiable = [(x, g) for x, g in zip(inputs, gradients, strict=True) if is_differentiable(x)]
+    return [
+        _Term(gradient, vector, tensor, given[index])
+        for index, ((tensor, gradient), vector) in enumerate(zip(differentiable, vectors, strict=True))
         if gradient is not None
     ]
-    return [gradient for gradient, _ in pairs], [vector for _, vector in pairs]
+
+
+def _pull_back_terms(tape: Any, terms: Sequence[_Term], sources: list[Any], places: Sequence[str]) -> list[Any]:
+    """Differentiates the sum of those terms that count; None where no term depends on a source.
+
+    A term that does not count is not computed: times zero, an infinite slope would be NaN.
+    """
+    totals: list[Any] = [None] * len(sources)
+    for term in terms:
+        parts, exists = _pull_back_term(tape, term, sources, places)
+        for index, part in enumerate(parts):
+            if exists[index]:
+                totals[index] = part if totals[index] is None else totals[index] + part
+    return totals
+
+
+def _pull_back_term(
+    tape: Any, term: _Term, sources: list[Any], places: Sequence[str]
+) -> tuple[list[Any], Sequence[bool]]:
+    exists: list[bool] = []
+
+    def pull_back() -> list[Any]:
+        found = tape.gradient(term.gradient, sources, output_gradients=fill_like(term.vector, term.tensor))
+        dense = [check_gradient(part, *place) for part, *place in zip(found, sources, places, strict=True)]
+        exists[:] = [part is not None for part in dense]
+        return [tf.zeros_like(x) if part is None else part for part, x in zip(dense, sources, strict=True)]
+
+    parts = tf.cond(term.counts, pull_back, lambda: [tf.zeros_like(source) for source in sources])
+    parts = parts if isinstance(parts, list) else [parts]  # tf.cond takes a list of one apart
+    for part, source in zip(parts, sources, strict=True):
+        part.set_shape(source.shape)
+    return parts, exists

@@ -181,11 +181,12 @@ class TracedProgram:
         return [self.output_count + n for n, index in enumerate(self.connected_inputs) if index in given]
 
     def _filled(self, inputs: Sequence[Array], vectors: Sequence[Array | None]) -> list[Array]:
-        """Returns the vectors, with a zero of rank 0 in the place of those that are not given."""
-        return [
+        """Returns the vectors, with a zero of rank 0 in the place of those that are not given; and which ones are."""
+        filled = [
             np.zeros((), inputs[index].dtype) if vector is None else vector
             for index, vector in zip(self.differentiable_inputs, vectors, strict=True)
         ]
+        return [*filled, np.array([vector is not None for vector in vectors])]
 
     def _existing(self, result: Array | None, pairs: Iterable[tuple[int, int]]) -> Array | None:
         """Returns what a second pass found, or None where there is nothing to be found.

@@ -22,6 +22,7 @@ from gradserve_server.evaluation import Submit, check_has_vjp, select
 from gradserve_server.ops import Op, Program
 from gradserve_server.registry import OpVersion, Registry
 from gradserve_server.requests import CheckRequest
+from gradserve_server.threads import in_daemon_thread
 
 
 class Checker:
@@ -41,10 +42,12 @@ class Checker:
                 (NOT_REPEATABLE).
         """
         version, op = select(registry, request.call)
-        inputs = None
-        if request.call.inputs or request.call.seed is not None:
-            arrays = with_seed(request.call.inputs, request.call.seed, op.signature, op.name)
-            inputs = op.signature.inputs_in_order(arrays, op.name)
+        arrays = with_seed(request.call.inputs, request.call.seed, op.signature, op.name)
+        inputs = op.signature.inputs_in_order(arrays, op.name) if request.call.inputs else None
+        if inputs is None and arrays:  # a seed alone: all else is drawn
+            op = dataclasses.replace(
+                op, example=[arrays.get(n, x) for n, x in zip(op.signature.inputs, op.example, strict=True)]
+            )
         if request.line is not None:
             op.signature.check_differentiate(filter(None, [request.line.input]), op.name)
         check_has_vjp(op)
@@ -79,7 +82,8 @@ class Checker:
             program = _QueuedProgram(op, self._submit, asyncio.get_running_loop())
             try:
                 queued = dataclasses.replace(op, program=cast("Program", program))
-                found = await asyncio.to_thread(_check, queued, inputs, options, line)
+                run = functools.partial(_check, queued, inputs, options, line)
+                found = await in_daemon_thread(run, name="check")
             finally:
                 program.stopped.set()  # if the caller went away, the thread is not worth its next call
         self._found[_key(op)] = found

@@ -99,7 +99,7 @@ def of_elements(measured: Measured, cause: str) -> Finding:
     found = numbers_of(worst, size)
     if not worst.confirmed:
         left = measured.elements[0].skipped
-        text = f"input {name}: all elements agree with forward differences" + (
+        text = f"input {name}: all elements agree with differences of forward values" + (
             f" ({left} not looked at)" if left else ""
         )
         return Finding(test="elements", input=measured.name, index=index, verdict="pass", text=text, **found)

@@ -32,6 +32,7 @@ from gradserve_server.checking.points import draw_points
 from gradserve_server.checking.sampling import Budget, Point, Sampler, Vjp, evaluate, float_outputs
 from gradserve_server.ops import Op
 
+_OUT_OF_TIME = "it could not be compared within"
 _ROUGH = 2.0**-38
 """Noise of float64 forward values, relative to their size, from which a detour over float32 is looked for."""
 
@@ -139,7 +140,11 @@ class _Check:
                 break
 
     def _usable_points(self, inputs: Sequence[Array] | None) -> Iterator[Point]:
-        drawn = [inputs] if inputs is not None else draw_points(self._op, self._options.points, self._rng)
+        drawn = (
+            [inputs]
+            if inputs is not None
+            else draw_points(self._op, self._options.points, self._rng, self._budget.spent)
+        )
         for arrays in drawn:
             try:
                 point = evaluate(
@@ -187,8 +192,13 @@ class _Check:
         if linear is not None:
             text = "the rule is linear in dy" if linear else "the rule is not linear in dy: it has no JVP"
             found.append(Finding(test="linearity", verdict="pass", text=text))
+        if self._budget.spent():
+            found = [_out_of_time(finding, self._options) for finding in found]
         if not self._points:
-            why = self._unfit or "at none of the drawn inputs were outputs and gradients finite; give an example"
+            late = f"{_OUT_OF_TIME} {self._options.max_seconds:g} s" if self._budget.spent() else ""
+            why = (
+                late or self._unfit or "at none of the drawn inputs were outputs and gradients finite; give an example"
+            )
             return _unchecked(self._op, why, found)
         return self._conclude(found)
 
@@ -220,18 +230,36 @@ class _Check:
         """The worst finding counts, of those that compare the rule with forward values."""
         judging = [finding for finding in found if finding.test not in ("finite", "linearity")]
         worst = max(judging, key=lambda finding: SEVERITY[finding.verdict])
-        text = worst.text
-        if worst.verdict == "pass":
+        text, verdict = worst.text, worst.verdict
+        if verdict == "pass":
             text = f"the rule agrees with forward values at {len(self._points)} points"
+            unmeasured = self._unmeasured(judging)
+            if unmeasured:
+                verdict, text = "unchecked", "; ".join(finding.text for finding in unmeasured)
         return GradientCheck(
-            verdict=worst.verdict,
-            text=f"op {quote(self._op.name)}: {worst.verdict}: {text}",
+            verdict=verdict,
+            text=f"op {quote(self._op.name)}: {verdict}: {text}",
             findings=found,
             points=len(self._points),
             signature=self._op.signature.key,
             version=self._op.version,
             fingerprint=self._op.fingerprint,
         )
+
+    def _unmeasured(self, judging: Sequence[Finding]) -> list[Finding]:
+        """Returns a finding for each input with a gradient that no test could compare with forward values."""
+        names = [spec.name for spec in self._op.signature.inputs.values() if spec.differentiable]
+        of_forward = [finding for finding in judging if finding.test in ("elements", "adjoint")]
+        by_input = [[finding for finding in of_forward if finding.input == name] for name in names]
+        return [found[-1] for found in by_input if found and all(finding.verdict == "unchecked" for finding in found)]
+
+
+def _out_of_time(finding: Finding, options: CheckOptions) -> Finding:
+    """Returns a finding that says why it found nothing, if the time is over."""
+    if finding.verdict != "unchecked":
+        return finding
+    text = f"input {quote(finding.input)}: {_OUT_OF_TIME} {options.max_seconds:g} s; allow more by max_seconds"
+    return dataclasses.replace(finding, text=text)
 
 
 def _repeats(point: Point, again: Point) -> bool:

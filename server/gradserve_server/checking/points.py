@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from gradserve.seeds import SEED
 from gradserve.signature import Shape, TensorSpec
 from gradserve.tensors import Array
 from gradserve_server.checking.differences import from_reals, is_symmetric, reals
 from gradserve_server.checking.sampling import evaluate
 from gradserve_server.ops import Op
 
-_SEED = 20_240_229
 """What an input called "seed" gets: a check needs the same random numbers in every call."""
 _TRIES = 4
 """So many points are tried for each that is wanted, beside one for each way of drawing them."""
@@ -34,7 +34,9 @@ class _Plan:
     """Size of open dimensions; the same for all, since several inputs may have to agree."""
 
 
-def draw_points(op: Op, count: int, rng: np.random.Generator) -> Iterator[list[Array]]:
+def draw_points(
+    op: Op, count: int, rng: np.random.Generator, spent: Callable[[], bool] = lambda: False
+) -> Iterator[list[Array]]:
     """Yields inputs where the op runs and outputs and gradients are finite; fewer than ``count`` if too few are found.
 
     If the author gave an example, the points are that and variations of it: it marks the domain. Else they are drawn
@@ -44,6 +46,7 @@ def draw_points(op: Op, count: int, rng: np.random.Generator) -> Iterator[list[A
         op: The op.
         count: How many points are wanted.
         rng: Draws them.
+        spent: Whether to give up.
 
     Yields:
         Inputs, in the signature's order.
@@ -51,7 +54,7 @@ def draw_points(op: Op, count: int, rng: np.random.Generator) -> Iterator[list[A
     plans = [] if op.example_is_given else _plans(op)
     found, at = 0, 0
     for number in range(_TRIES * count + len(plans)):
-        if found == count:
+        if found == count or spent():
             return
         inputs = _draw(op, plans[at % len(plans)], rng) if plans else _vary(op, number, rng)
         if _is_usable(op, inputs, rng):
@@ -111,8 +114,8 @@ def _draw_one(name: str, spec: TensorSpec, given: Array, plan: _Plan, rng: np.ra
         blank = np.empty(shape, dtype.numpy)
         parts = (*shape, 2) if dtype.numpy.kind == "c" else shape
         return from_reals(plan.fill(rng, parts).reshape(-1), blank)
-    if name.rpartition("/")[2] == "seed":
-        return np.full(shape, _SEED % 101).astype(dtype.numpy)
+    if name == SEED:
+        return given
     return rng.integers(0, 2, shape).astype(dtype.numpy)
 
 

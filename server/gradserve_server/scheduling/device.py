@@ -1,6 +1,7 @@
 """Devices: the names of what TensorFlow can compute on, and one thread for each that owns it."""
 
 import asyncio
+import contextlib
 import functools
 import re
 import threading
@@ -96,7 +97,8 @@ class Device:
             result, error = None, RuntimeError(f"the op raised {type(raised).__name__}")
             error.__cause__ = raised
         work.finished_at = self._clock()
-        work.loop.call_soon_threadsafe(_settle, work.future, result, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            work.loop.call_soon_threadsafe(_settle, work.future, result, error)
 
 
 def _drop_if_cancelled(work: Work, future: "asyncio.Future[Any]") -> None:
