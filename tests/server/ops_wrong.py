@@ -32,3 +32,9 @@ def noisy(x):
 @op(inputs={"rows": tf.TensorSpec([None], tf.int32)})
 def whole(rows):
     return tf.cast(rows, tf.int64)
+
+
+@op(inputs={"x": tf.TensorSpec([None], tf.bfloat16)}, example={"x": [1.0, 2.0]})
+@tf.custom_gradient
+def forgetful_and_narrow(x):
+    return tf.square(x), lambda _: 2.0 * x
