@@ -106,6 +106,8 @@ def _why_not(op: Op) -> str:
         return "a call changes its state, so that forward values cannot be compared"
     if not any(spec.dtype.is_differentiable for spec in op.signature.inputs.values()):
         return "none of its inputs is of a floating-point or complex dtype"
+    if not any(spec.differentiable for spec in op.signature.inputs.values()):
+        return "its rule has no gradient for any input, so that there is nothing to compare"
     return ""
 
 
