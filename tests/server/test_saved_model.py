@@ -65,6 +65,18 @@ class Refused(tf.Module):
         return {"y": 2.0 * x.values}
 
 
+class Looped(tf.Module):
+    """A custom rule inside a loop, of which TensorFlow saves too little to load it."""
+
+    @tf.function(input_signature=[ROWS])
+    def serving_default(self, x):
+        @tf.custom_gradient
+        def square(x):
+            return x * x, lambda dy: dy * 10.0 * x
+
+        return {"y": tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, square(y)), [0, x])[1]}
+
+
 def load(folder: Path, name: str = "m", skip: bool = False) -> Registry:
     failures = Failures(skip=skip)
     found = find_ops(Sources(saved_models=[(name, str(folder))]), failures)
@@ -80,10 +92,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(serve: Callable[..., RunningServer], folder: Path) -> RunningServer:
     save_module(folder / "choice", Choice(), "choose", "serving_default")
     save_module(folder / "ragged", Refused(), "ragged_input")
+    save_module(folder / "looped", Looped(), "serving_default")
     save_slope(folder / "slope" / "2")
     save_slope(folder / "slope" / "10", custom_gradients=False)
     (folder / "slope" / "notes").mkdir()
-    names = ("choice", "ragged", "slope")
+    names = ("choice", "looped", "ragged", "slope")
     return serve(saved_models=[f"{name}={folder / name}" for name in names], gradients=["slope=surrogate"])
 
 
@@ -136,6 +149,14 @@ def test_numbered_folders_are_versions_and_the_highest_number_is_the_newest(clie
 def test_rule_that_was_not_saved_is_refused_where_the_process_happens_to_know_one_of_its_number(client) -> None:
     with pytest.raises(OpContractError, match=r"SaveOptions\(experimental_custom_gradients=True\)") as raised:
         client.vjp("slope", np.ones((1, 2), np.float32), version=10)
+    assert raised.value.reason == "NO_GRADIENT_RULE"
+
+
+def test_rule_that_was_saved_inside_a_loop_is_refused_and_the_forward_pass_is_served(client: Client) -> None:
+    x = 2.0 * np.ones((1, 2), np.float32)
+    assert client.forward("looped", x).output.tolist() == [[256.0, 256.0]]
+    with pytest.raises(OpContractError, match="put the loop into it") as raised:
+        client.vjp("looped", x, x)
     assert raised.value.reason == "NO_GRADIENT_RULE"
 
 

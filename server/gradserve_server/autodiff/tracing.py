@@ -186,6 +186,15 @@ class _Tracer:
             )
         except NoRule as error:
             return None, set(), str(error)
+        if any(map(tf.is_symbolic_tensor, traced.captured_inputs)):
+            return (
+                None,
+                set(),
+                (
+                    "its rule was saved with values of a loop or branch, which TensorFlow cannot load; keep the custom gradient out "
+                    "of tf.while_loop and tf.cond, or put the loop into it"
+                ),
+            )
         return traced, set(connected), ""
 
     def _variables(self, trace: Any) -> dict[str, Any]:
