@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from gradserve.messages import HEALTH_SERVICE, SERVICE
 from gradserve_server.checking.checker import Checker
-from gradserve_server.checking.gradient_check import START_OPTIONS, is_narrow
+from gradserve_server.checking.gradient_check import START_OPTIONS
 from gradserve_server.config import Settings
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.health import Health
@@ -176,7 +176,7 @@ class App:
                 continue
             self._logger.debug("checking gradient", op=op.name, signature=op.signature.key)
             found = await checker.check(op, None, START_OPTIONS)
-            if found.verdict == "fail" and setting == "refuse" and not is_narrow(op):
+            if found.verdict == "fail" and setting == "refuse":
                 text = f"{found.text}; mend the rule, or declare what it is: gradient='surrogate'"
                 failures.add(op.failure(text, "WRONG_GRADIENT"))
             elif found.verdict != "pass":

@@ -251,6 +251,20 @@ class Program(Protocol):
         """
         ...
 
+    def wide_forward(self, inputs: Sequence[Array]) -> list[Array]:
+        """Evaluates the op's graph in float64, without the rounding of its own dtype; floats come and go in float64.
+
+        Raises:
+            Unsupported: The graph has no form for float64 (NO_WIDER_FORM).
+        """
+        ...
+
+    def wide_vjp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], *, nudged: bool = False
+    ) -> tuple[list[Array], list[Array]]:
+        """Does the same with the graph of ``vjp``; maybe with 16-bit constants moved by what their rounding may have."""
+        ...
+
     def own_vjp(self, inputs: Sequence[Array], output_gradients: Sequence[Array]) -> list[Array | None]:
         """Returns what ``vjp`` would for each input, had the op no rule of its own; None where there is no gradient.
 

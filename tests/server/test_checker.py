@@ -38,7 +38,7 @@ def test_start_that_skips_lists_the_wrong_op_as_failed_and_serves_the_others() -
         infos = {info.name: info for info in client.ops()}
         assert infos["forgetful"].failure.startswith("WRONG_GRADIENT")
         assert (infos["right"].failure, infos["right"].check) == ("", "pass")
-        assert (infos["forgetful_and_narrow"].failure, infos["forgetful_and_narrow"].check) == ("", "fail")
+        assert infos["forgetful_and_narrow"].failure.startswith("WRONG_GRADIENT")
         with pytest.raises(OpContractError, match="WRONG_GRADIENT"):
             client.vjp("forgetful", np.float32([1]))
 
@@ -53,8 +53,8 @@ def test_start_that_warns_serves_the_wrong_op_and_says_so() -> None:
 def test_start_checks_only_what_claims_to_be_exact_and_repeats(serve: Callable[..., RunningServer]) -> None:
     with serve(WRONG, check_gradients="warn").client() as client:
         checks = {info.name: info.check for info in client.ops()}
-    assert checks.pop("forgetful_and_narrow") == "fail"
-    assert checks == {"forgetful": "fail", "right": "pass", "rounded": None, "noisy": None, "whole": None}
+    assert checks.pop("forgetful") == checks.pop("forgetful_and_narrow") == "fail"
+    assert checks == {"right": "pass", "rounded": None, "noisy": None, "whole": None}
 
 
 def test_check_of_a_right_op_passes_every_test(wrong: Client) -> None:

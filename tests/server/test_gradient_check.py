@@ -132,6 +132,69 @@ def test_check_of_a_correct_rule_is_no_failure_at_kinks_and_noise(function, inpu
     assert check.verdict in ("pass", "unchecked"), check.text
 
 
+NARROW = pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+
+
+@NARROW
+@pytest.mark.parametrize("name", sorted(SMOOTH_OR_NOT.keys() - {"large"}))
+@pytest.mark.parametrize("inputs", [None, (0.0, 1.0, -1.0), (1e-4, 1.001, 20.0)], ids=["drawn", "kinks", "near"])
+def test_check_of_a_correct_rule_of_16_bits_is_no_failure(name, inputs, dtype) -> None:
+    op = trace_one(lambda x: tf.cast(SMOOTH_OR_NOT[name](x), dtype), inputs={"x": tf.TensorSpec([None], dtype)})
+    given = None if inputs is None else [np.array(inputs, dtype.as_numpy_dtype)]
+    check = check_gradient(op, inputs=given)
+    assert check.verdict in ("pass", "unchecked"), check.text
+
+
+def off_at(place: int, by: float):
+    """Returns a function that is a tenth off in one element of its gradient, if that is what ``by`` is."""
+    return ruled(
+        tf.nn.softmax,
+        lambda x, dy: (
+            (dy - tf.reduce_sum(dy * tf.nn.softmax(x)))
+            * tf.nn.softmax(x)
+            * (1 + by * tf.one_hot(place, 5, dtype=x.dtype))
+        ),
+    )
+
+
+@NARROW
+@pytest.mark.parametrize("place", range(5))
+def test_check_finds_one_element_off_by_a_tenth_in_16_bits(dtype, place: int) -> None:
+    for by, verdict in ((0.1, "fail"), (0.0, "pass")):
+        check = check_gradient(trace_one(off_at(place, by), inputs={"x": tf.TensorSpec([5], dtype)}))
+        assert check.verdict == verdict, check.text
+    assert check.text.endswith("in float64")
+
+
+@NARROW
+def test_check_of_16_bits_allows_for_the_rounding_of_constants(dtype) -> None:
+    def rule(x, dy):
+        return dy * tf.cos(x) * tf.constant(1 + dtype.as_numpy_dtype(0).dtype.itemsize * 0.001, dtype)
+
+    assert verdict_of(tf.sin, rule, tf.TensorSpec([3], dtype)) == "pass"
+
+
+@NARROW
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_check_of_16_bits_that_float64_cannot_stand_in_for_finds_gross_faults(dtype, factor: float) -> None:
+    def cubed(x):
+        return tf.ensure_shape(tf.numpy_function(lambda a: a**3, [x], x.dtype), x.shape)
+
+    function = ruled(cubed, lambda x, dy: factor * 3 * dy * x**2)
+    check = check_gradient(trace_one(function, inputs={"x": tf.TensorSpec([3], dtype)}))
+    assert check.verdict == ("pass" if factor == 1 else "fail")
+    assert ("only gross faults show" in check.text) == (factor == 1)
+
+
+def test_check_of_16_bits_does_not_trust_another_function_in_float64() -> None:
+    def bits(x):
+        return tf.cast(tf.bitcast(x, tf.int16), x.dtype)  # in float64 it has another shape
+
+    check = check_gradient(trace_one(ruled(bits, lambda _, dy: 0 * dy), inputs={"x": tf.TensorSpec([3], tf.float16)}))
+    assert check.verdict in ("fail", "unchecked")
+    assert check.points > 0
+
+
 DOMAINS = {
     "log": tf.math.log,
     "log1m": lambda x: tf.math.log(1 - x),

@@ -13,7 +13,7 @@ from gradserve import Client
 from gradserve_server.testing import ServerProcess, server_process
 
 TWO_DEVICES = Path(__file__).with_name("ops_two_devices.py")
-EXECUTED = re.compile(r"Executing op (__inference_\w+) in device \S*/device:(\w+:\d+)")
+EXECUTED = re.compile(r"Executing op StatefulPartitionedCall in device \S*/device:(\w+:\d+)")
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,7 @@ def test_get_op_shows_the_device(client: Client, op: str, device: str) -> None:
 @pytest.mark.parametrize("method", ["forward", "vjp"])
 @pytest.mark.parametrize(("op", "device"), PLACES)
 def test_op_runs_on_its_device(server: ServerProcess, client: Client, method: str, op: str, device: str) -> None:
-    executed = EXECUTED.findall(log_of_call(server, client, method, op))
-    assert [place for _, place in executed] == [device.upper()]
+    assert EXECUTED.findall(log_of_call(server, client, method, op)) == [device.upper()]
 
 
 def test_inputs_of_an_op_are_made_on_its_device(server: ServerProcess, client: Client) -> None:

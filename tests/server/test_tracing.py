@@ -154,7 +154,8 @@ def test_program_compiled_by_xla_gives_the_values_of_the_op() -> None:
 def test_trace_with_jit_compile_asks_xla_for_both_passes() -> None:
     program = trace_one(double, inputs={"x": VECTOR}, jit_compile=True).program
     for concrete in (program.forward_trace, program.vjp_trace):
-        assert concrete.function_def.attr["_XlaMustCompile"].b
+        (call,) = [node for node in concrete.graph.as_graph_def().node if "PartitionedCall" in node.op]
+        assert call.attr["_XlaMustCompile"].b
 
 
 def test_trace_of_a_tf_function_gives_its_values() -> None:

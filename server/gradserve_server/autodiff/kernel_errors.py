@@ -25,7 +25,7 @@ _FROM_PYTHON = re.compile(r"Traceback \(most recent call last\)|PyFunc|pyfunc_\d
 _MOST_OF_A_TEXT = 65536  # a caller's strings may make it as long as a message
 _NOISE = re.compile(
     r"\{\{function_node [^{}]*\}\}|<stack traces unavailable>|Graph execution error:"
-    r"|^Detected at node .*|^ *File \".*\", line \d+, in .*",  # where the op's author wrote the node, line by line
+    r"|\[Op:\w+\] name:|^Detected at node .*|^ *File \".*\", line \d+, in .*",  # where the op's author wrote the node, line by line
     re.MULTILINE,
 )
 

@@ -12,13 +12,17 @@ import tensorflow as tf
 
 from gradserve.errors import GradserveError, InvalidRequest, Unsupported, quote
 from gradserve.tensors import Array
-from gradserve_server.autodiff.concrete import nodes_of
+from gradserve_server.autodiff.concrete import Executable
 from gradserve_server.autodiff.dependence import Dependence, dependence_of
 from gradserve_server.autodiff.kernel_errors import translate
 from gradserve_server.autodiff.own_derivative import NoOwnDerivative, OwnVjp, trace_own_vjp
 from gradserve_server.autodiff.product_traces import Kind, ProductTraces
+from gradserve_server.autodiff.widened import NoWiderForm, widened
 from gradserve_server.ops import NO_LIMIT
 from gradserve_server.rule_facts import rows_agree
+
+_LATER = {"_own", "_wide_forward", "_wide_vjp", "_nudged_vjp"}
+"""Traces that are made when a check first asks for them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +53,14 @@ class TracedProgram:
     """Inputs at which ways to compute the same are compared."""
     is_repeatable: bool
     """Whether equal inputs give equal results, and it may be run more often than it is asked to."""
+    _executables: dict[Any, Executable] = dataclasses.field(default_factory=dict)
+    """How to call each trace that has been called."""
 
     @property
     def trace_count(self) -> int:
         """How many concrete functions there are."""
         at_start = (self.forward_trace, self.vjp_trace, self.variable_vjp_trace)
-        further = self.products.count + ("_own" in self.__dict__)
+        further = self.products.count + len(_LATER & self.__dict__.keys())
         return sum(trace is not None for trace in at_start) + further
 
     def forward(self, inputs: Sequence[Array]) -> list[Array]:
@@ -124,6 +130,44 @@ class TracedProgram:
             )
         found = iter(self._run(own.trace, [*inputs, *output_gradients]))
         return [next(found) if index in own.connected else None for index in range(len(inputs))]
+
+    def wide_forward(self, inputs: Sequence[Array]) -> list[Array]:
+        """Evaluates the op's graph in float64."""
+        return self._run_wide(self._wide_forward, inputs)
+
+    def wide_vjp(
+        self, inputs: Sequence[Array], output_gradients: Sequence[Array], *, nudged: bool = False
+    ) -> tuple[list[Array], list[Array]]:
+        """Evaluates the graph of the VJP in float64."""
+        results = self._run_wide(self._nudged_vjp if nudged else self._wide_vjp, [*inputs, *output_gradients])
+        return results[: self.output_count], results[self.output_count :]
+
+    def _run_wide(self, trace: Any, arrays: Sequence[Array]) -> list[Array]:
+        if isinstance(trace, NoWiderForm):
+            raise Unsupported(
+                f"op {quote(self.op_name)}: its graph has no form for float64: {trace}",
+                reason="NO_WIDER_FORM",
+                facts={"op": self.op_name},
+            )
+        return self._run(trace, arrays)
+
+    @functools.cached_property
+    def _wide_forward(self) -> Any:
+        return self._widened(self.forward_trace)
+
+    @functools.cached_property
+    def _wide_vjp(self) -> Any:
+        return self._widened(self.vjp_trace)
+
+    @functools.cached_property
+    def _nudged_vjp(self) -> Any:
+        return self._widened(self.vjp_trace, nudged=True)
+
+    def _widened(self, trace: Any, *, nudged: bool = False) -> Any:
+        try:
+            return widened(trace, device=self.device, nudged=nudged)
+        except NoWiderForm as error:
+            return error
 
     @functools.cached_property
     def _own(self) -> OwnVjp | NoOwnDerivative:
@@ -223,8 +267,11 @@ class TracedProgram:
         return any("EagerPyFunc" in (forward.blockers(output, input_) or ()) for output, input_ in pairs)
 
     def _run(self, trace: Any, arrays: Sequence[Array]) -> list[Array]:
+        executable = self._executables.get(trace)
+        if executable is None:
+            executable = self._executables[trace] = Executable(trace)
         try:
-            return [_to_array(tensor) for tensor in trace(*[_to_tensor(array) for array in arrays])]
+            return [_to_array(tensor) for tensor in executable(arrays)]
         except tf.errors.OpError as error:
             public = translate(error, self.op_name, has_python=self.has_python)
             if public is None:
@@ -238,15 +285,6 @@ class TracedProgram:
                 reason="VALUES_REFUSED",
                 facts={"op": self.op_name},
             ) from error
-
-
-def has_python_code(trace: Any) -> bool:
-    """Whether a concrete function, or one that it calls, runs Python code."""
-    return any("PyFunc" in node.op for node in nodes_of(trace))
-
-
-def _to_tensor(array: Array) -> Any:
-    return tf.constant(array, dtype=tf.string if array.dtype == object else None)
 
 
 def _to_array(tensor: Any) -> Array:

@@ -16,11 +16,12 @@ from gradserve.dtypes import dtype_named
 from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import Array
 from gradserve_server.autodiff.authored import NoRule, trace_authored
+from gradserve_server.autodiff.concrete import runs_python
 from gradserve_server.autodiff.declaration import Declaration
 from gradserve_server.autodiff.fingerprint import fingerprint
 from gradserve_server.autodiff.gradient_rules import has_custom_rule
 from gradserve_server.autodiff.product_traces import ProductTraces
-from gradserve_server.autodiff.program import TracedProgram, has_python_code
+from gradserve_server.autodiff.program import TracedProgram
 from gradserve_server.autodiff.randomness import draws_random_numbers
 from gradserve_server.autodiff.variables import (
     assigning_operations,
@@ -139,7 +140,7 @@ class _Tracer:
             forward_trace=graphs.forward,
             vjp_trace=graphs.vjp,
             variable_vjp_trace=graphs.variable_vjp,
-            has_python=any(map(has_python_code, graphs.traces)),
+            has_python=any(map(runs_python, graphs.traces)),
             output_count=len(graphs.outputs),
             differentiable_inputs=[index for index, spec in enumerate(specs) if is_differentiable(spec)],
             connected_inputs=[index for index, name in enumerate(graphs.op.input_names) if name in graphs.connected],

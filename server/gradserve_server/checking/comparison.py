@@ -9,7 +9,6 @@ from gradserve.tensors import Array
 from gradserve_server.checking.differences import is_symmetric, reals, roundoff
 from gradserve_server.checking.measuring import Slope, confirm, measure
 from gradserve_server.checking.sampling import Direction, Point, Sampler
-from gradserve_server.checking.weighing import weigh
 
 _MOST_CONFIRMED = 3
 """So many of the worst departures are looked at again, until one stands."""
@@ -38,9 +37,7 @@ def coarsest(position: int, inputs: Sequence[Array], outputs: Sequence[Array]) -
     return max(dtypes, key=roundoff)
 
 
-def compare_elements(
-    sampler: Sampler, position: int, most: int, rng: np.random.Generator, along: Comparison
-) -> Comparison:
+def compare_elements(sampler: Sampler, position: int, most: int, rng: np.random.Generator) -> Comparison:
     """Compares element by element, or a random choice of ``most`` elements.
 
     Args:
@@ -48,18 +45,13 @@ def compare_elements(
         position: Which input.
         most: Largest number of elements to look at.
         rng: Chooses them.
-        along: What random directions in the same input showed.
     """
     scales = sizes(reals(sampler.point.inputs[position]), narrow=sampler.scheme.narrow)
     chosen = np.arange(len(scales))
     if len(scales) > most:
         chosen = np.sort(rng.choice(len(scales), most, replace=False))
     directions = [Direction(position=position, vector=_unit(scales, int(i)), lane=int(i)) for i in chosen]
-    skipped = len(scales) - len(chosen)
-    if sampler.scheme.narrow and along.slopes and not sampler.moves_alone(directions[0]):
-        best = min(along.slopes, key=lambda slope: np.linalg.norm(slope.tolerance))
-        return Comparison(slopes=weigh(sampler, directions, best.fit.window, rng, most), skipped=skipped)
-    return _compare(sampler, directions, skipped)
+    return _compare(sampler, directions, len(scales) - len(chosen))
 
 
 def compare_directions(sampler: Sampler, position: int, count: int, rng: np.random.Generator) -> Comparison:

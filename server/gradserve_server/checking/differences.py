@@ -30,19 +30,15 @@ class Scheme:
     windows: tuple[float, ...]
     """The largest step, in the order in which they are tried."""
     goal: float
-    """No other window is tried once the tolerance, relative to the size of the terms of the slope, is below this."""
+    """No other window is tried once the error, relative to the size of the terms of the slope, is below this."""
     margin: float
     """How many standard errors of the fit count as no difference."""
     roundings: float
     """How many roundings of the rule under test count as no difference."""
     unit: float
     """Unit roundoff of the dtype."""
-
-    coherent: float = 0.0
-    """Where elements move together: standard deviations of an output's grid that count as no difference, however many
-    directions there are."""
-    repeat: float = 1.0
-    """There: part of the tolerance in half the window that a departure must exceed too."""
+    grid_is_known: bool
+    """Whether outputs have the grid of their dtype; else they may have a coarser one, which shows in their last bits."""
     enough: int
     """After so many windows a slope that is clear needs no other."""
 
@@ -58,6 +54,8 @@ _FINE = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875)
 _EVEN = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25)
 _RELATIVE = 1e-10
 """Relative difference that nobody would call an error, though float64 can tell it: constants have fewer digits."""
+_ROUNDED_CONSTANTS = 8.0
+"""How many roundings of constants count as no difference where nothing else was rounded."""
 _OFF_GRID = 0.96875 * 0.9871
 """Keeps steps in wide dtypes from being round numbers, whose exact results would pass for coarsely rounded ones."""
 
@@ -76,6 +74,7 @@ def _wide(unit: float, roundings: float, goal: float, *exponents: int) -> Scheme
         margin=10.0,
         roundings=roundings,
         unit=unit,
+        grid_is_known=False,
         enough=len(exponents),
     )
 
@@ -87,26 +86,33 @@ def _narrow(unit: float, exponents: tuple[int, ...], **more: float) -> Scheme:
         even=(1, 2),
         windows=_powers(*exponents, off_grid=1.0),
         unit=unit,
+        grid_is_known=True,
         enough=3,
         **more,
     )
 
 
 _SCHEMES = {
-    "float64": _wide(2.0**-53, _RELATIVE * 2.0**53, 4 * _RELATIVE, -5, -7, -3, -9, -12, -15, -18, -1, 1),
-    "float32": _wide(2.0**-24, 256.0, 1e-4, -4, -2, -6, -8, -11, 0, 2, 4),
-    "float16": _narrow(
-        2.0**-11, (-2, -1, -3, 0, -5, 2, 4), goal=0.01, margin=8.0, roundings=16.0, coherent=6.0, repeat=1.0
-    ),
-    "bfloat16": _narrow(
-        2.0**-8, (-1, -2, 0, -3, 2, -5, 4), goal=0.02, margin=6.0, roundings=5.0, coherent=4.0, repeat=0.8
-    ),
+    "float64": _wide(2.0**-53, _RELATIVE * 2.0**53, 3 * _RELATIVE, -5, -7, -3, -9, -12, -15, -18, -1, 1),
+    "float32": _wide(2.0**-24, 256.0, 8e-5, -4, -2, -6, -8, -11, 0, 2, 4),
+    "float16": _narrow(2.0**-11, (-2, -1, -3, 0, -5, 2, 4), goal=0.003, margin=8.0, roundings=32.0),
+    "bfloat16": _narrow(2.0**-8, (-1, -2, 0, -3, 2, -5, 4), goal=0.004, margin=8.0, roundings=20.0),
 }
 
 
 def scheme_of(dtype: np.dtype[np.generic]) -> Scheme:
     """Returns how lines are measured where the coarsest dtype, float or complex, is this one."""
     return _SCHEMES[real_dtype(dtype).name]
+
+
+def widened_scheme_of(dtype: np.dtype[np.generic]) -> Scheme:
+    """Returns how lines are measured where an op of this dtype is evaluated in float64.
+
+    The constants in its rule were rounded to its dtype, and stay so.
+    """
+    wide, unit = _SCHEMES["float64"], roundoff(dtype)
+    roundings = _ROUNDED_CONSTANTS * unit / wide.unit
+    return dataclasses.replace(wide, roundings=roundings, goal=2 * unit, grid_is_known=True)
 
 
 def real_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
@@ -197,8 +203,8 @@ class Fit:
     samples: Samples
     """What was fitted."""
 
-    def tolerance(self, scheme: Scheme, pooled: float) -> Array:
-        """Returns the largest slope that counts as none.
+    def error(self, scheme: Scheme, pooled: float) -> Array:
+        """Returns how far the slope may be off.
 
         Args:
             scheme: How the line was measured.
@@ -206,8 +212,11 @@ class Fit:
         """
         noise = np.maximum(self.noise, self.floor * max(1.0, pooled))
         bend = BEND_MARGIN * beyond(self.bend, self.bend_gain * noise)
-        rounding = scheme.roundings * scheme.unit * self.terms
-        return np.asarray(scheme.margin * self.gain * noise + bend + self.kink + rounding)
+        return np.asarray(scheme.margin * self.gain * noise + bend + self.kink)
+
+    def allowance(self, scheme: Scheme) -> Array:
+        """Returns the slope that the rounding of the rule under test may have left."""
+        return np.asarray(scheme.roundings * scheme.unit * self.terms)
 
 
 def fit(samples: Samples, scheme: Scheme, window: float) -> Fit:
@@ -254,17 +263,17 @@ def beyond(estimate: Array, error: Array) -> Array:
     return np.asarray(np.maximum(0.0, np.abs(estimate) - 2 * error))
 
 
-def granularity(values: Array, unit: Array, *, narrow: bool) -> Array:
+def granularity(values: Array, unit: Array, *, is_known: bool) -> Array:
     """Returns the distance of neighbouring values that each output can take.
 
     Args:
         values: Samples of the outputs, shape (n, outputs).
         unit: Unit roundoff of each output's dtype, shape (outputs,).
-        narrow: Whether the dtype is too narrow to tell a coarser grid from it.
+        is_known: Whether that is the distance in their dtype; else it may be larger.
     """
     peaks = np.abs(values).max(axis=0)
     own = 2 * unit * 2.0 ** np.floor(np.log2(np.maximum(peaks, 1e-300)))
-    if narrow:
+    if is_known:
         return np.asarray(own)
     mantissas, exponents = np.frexp(np.abs(values))
     integers = (mantissas * 2.0**53).astype(np.int64)

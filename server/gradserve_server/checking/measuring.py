@@ -28,6 +28,8 @@ _LOCAL = (2.0**-8, 2.0**-2)
 smooth, and so do many from afar."""
 _MOST_DOUBTED = 4
 """So many departing directions of one input are looked at in all windows; the others need not be."""
+_LOST = 4.0
+"""Slack for the rounding of a rule, which is seen once, over what is seen."""
 _CLEAR = 0.1
 """A slope is measured if its tolerance is below this, relative to the outputs, or below three times this, relative to
 itself."""
@@ -45,8 +47,10 @@ class Slope:
     """The true slope less the rule's."""
     got: Array
     """The slope by the rule."""
-    tolerance: Array
-    """Largest difference that counts as none."""
+    error: Array
+    """How far forward values may mislead."""
+    allowance: Array
+    """How far rounding may have moved the rule, which no window makes less."""
     confirmed: bool = False
     """Whether other steps showed the same departure."""
 
@@ -54,6 +58,11 @@ class Slope:
     def wanted(self) -> Array:
         """The slope by forward values."""
         return np.asarray(self.got + self.departure)
+
+    @property
+    def tolerance(self) -> Array:
+        """Largest difference that counts as none."""
+        return np.asarray(self.error + self.allowance)
 
     @property
     def clear(self) -> Array:
@@ -81,7 +90,7 @@ class Slope:
 
     def is_good(self, scheme: Scheme) -> bool:
         """Whether no other window need be tried."""
-        return self.excess <= 1 and bool(np.all(self.tolerance <= scheme.goal * self._terms()))
+        return self.excess <= 1 and bool(np.all(self.error <= scheme.goal * self._terms()))
 
     def _terms(self) -> Array:
         return np.maximum(self.fit.terms, 1e-3 * self.fit.values)
@@ -158,7 +167,7 @@ def _excess(slope: Slope | None) -> float:
 def _better(one: Slope | None, other: Slope | None) -> Slope | None:
     if one is None or other is None:
         return one or other
-    return one if np.linalg.norm(one.tolerance) <= np.linalg.norm(other.tolerance) else other
+    return one if np.linalg.norm(one.error) <= np.linalg.norm(other.error) else other
 
 
 def _measure_window(sampler: Sampler, directions: Sequence[Direction], window: float) -> list[Slope | None]:
@@ -178,10 +187,16 @@ def _measure_window(sampler: Sampler, directions: Sequence[Direction], window: f
             fit=found,
             departure=found.slope,
             got=sampler.point.gradient(direction.position) @ direction.vector,
-            tolerance=found.tolerance(scheme, pooled),
+            error=found.error(scheme, pooled),
+            allowance=found.allowance(scheme) + _lost(sampler, direction),
         )
         for direction, found in zip(directions, fits, strict=True)
     ]
+
+
+def _lost(sampler: Sampler, direction: Direction) -> Array:
+    """Returns what rounding in the op's own dtype may do to the rule's slope; zeros if that dtype was sampled."""
+    return np.asarray(_LOST * np.sqrt(sampler.point.rounding(direction.position) ** 2 @ direction.vector**2))
 
 
 def steps_of(scheme: Scheme, window: float) -> Array:

@@ -45,12 +45,20 @@ class Point:
     """Unit roundoff of each output, shape (outputs,)."""
     numbers: Sequence[int]
     """How many reals each differentiable output has."""
+    alike: Sequence["Point"] = ()
+    """The same point evaluated otherwise; its gradients differ by rounding alone."""
 
     def gradient(self, position: int) -> Array:
         """Returns the rule's gradient for an input as reals, shape (draws, elements); zeros where there is none."""
         rows = [draw[position] for draw in self.gradients]
         size = reals(self.inputs[position]).size
         return np.stack([np.zeros(size) if row is None else reals(row) for row in rows])
+
+    def rounding(self, position: int) -> Array:
+        """Returns what rounding may do to the rule's gradient, as ``gradient``; zeros if that is not known."""
+        gradient = self.gradient(position)
+        apart = [np.abs(gradient - other.gradient(position)) for other in self.alike]
+        return np.asarray(np.max(apart, axis=0)) if apart else np.zeros_like(gradient)
 
     def is_finite(self) -> bool:
         """Whether all outputs and gradients are."""
@@ -116,14 +124,25 @@ def evaluate(op: Op, inputs: Sequence[Array], draws: int, rng: np.random.Generat
     drawn = [[_normal_like(output, rng) for output in outputs] for _ in range(draws)]
     if single and max(roundoff(output.dtype) for output in outputs) > 1e-5:
         drawn += _single(outputs, single, rng)
+    return _point(op, inputs, outputs, drawn)
+
+
+def evaluate_for(op: Op, inputs: Sequence[Array], output_gradients: Sequence[Sequence[Array]]) -> Point:
+    """Runs an op forward, and backward for given output gradients; as ``evaluate`` else."""
+    return _point(op, inputs, float_outputs(op, op.program.forward(inputs)), output_gradients)
+
+
+def _point(
+    op: Op, inputs: Sequence[Array], outputs: Sequence[Array], output_gradients: Sequence[Sequence[Array]]
+) -> Point:
     rule = rule_of(op)
     sizes = [reals(output).size for output in outputs]
     return Point(
         inputs=inputs,
         outputs=as_reals(outputs),
-        output_gradients=drawn,
-        weights=np.stack([as_reals(draw) for draw in drawn]),
-        gradients=[rule(inputs, draw) for draw in drawn],
+        output_gradients=output_gradients,
+        weights=np.stack([as_reals(draw) for draw in output_gradients]),
+        gradients=[rule(inputs, draw) for draw in output_gradients],
         units=np.repeat([roundoff(output.dtype) for output in outputs], sizes),
         numbers=sizes,
     )
@@ -225,7 +244,7 @@ class Sampler:
             steps=steps,
             rises=values - start,
             peaks=np.abs(values).max(axis=0),
-            quanta=granularity(values, units, narrow=self.scheme.narrow),
+            quanta=granularity(values, units, is_known=self.scheme.grid_is_known),
             pulls=pulls,
             weights=weights,
         )
