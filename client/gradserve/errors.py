@@ -40,6 +40,7 @@ class GradserveError(Exception):
         reason: The reason within the code, in UPPER_SNAKE_CASE, such as "SHAPE_MISMATCH".
         facts: The facts of the text as a mapping of strings, such as {"input": "x", "wanted": "(3,)", "got": "(4,)"}.
         request_id: The id under which the server logged the call; None if the error arose before a call was sent.
+        retry_after_seconds: After how many seconds the same call may well succeed; None if the server does not say so.
     """
 
     code: Code = Code.UNKNOWN
@@ -51,11 +52,13 @@ class GradserveError(Exception):
         reason: str = "",
         facts: Mapping[str, str] | None = None,
         request_id: str | None = None,
+        retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(message)
         self.reason = reason or self.code.name
         self.facts = dict(facts or {})
         self.request_id = request_id
+        self.retry_after_seconds = retry_after_seconds
 
 
 class InvalidRequest(GradserveError):
@@ -143,11 +146,23 @@ _CLASS_BY_CODE: dict[Code, type[GradserveError]] = {
 
 
 def error_for_code(
-    code: Code, message: str, *, reason: str, facts: Mapping[str, str], request_id: str | None
+    code: Code,
+    message: str,
+    *,
+    reason: str,
+    facts: Mapping[str, str],
+    request_id: str | None,
+    retry_after_seconds: float | None = None,
 ) -> GradserveError:
     """Returns an error of the class that stands for ``code``; of the base class, with that code, where none does."""
     error_class = _CLASS_BY_CODE.get(code, GradserveError)
-    error = error_class(message, reason=reason or code.name, facts=facts, request_id=request_id)
+    error = error_class(
+        message,
+        reason=reason or code.name,
+        facts=facts,
+        request_id=request_id,
+        retry_after_seconds=retry_after_seconds,
+    )
     error.code = code
     return error
 

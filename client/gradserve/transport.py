@@ -91,7 +91,7 @@ def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) ->
         metadata: What ``request_metadata`` returned for the call.
     """
     trailer = dict(cast("Metadata", error.trailing_metadata() or ()))
-    info = _error_info(trailer.get(_STATUS_DETAILS))
+    info, retry_after_seconds = _details(trailer.get(_STATUS_DETAILS))
     code = Code[error.code().name]
     text = " ".join((error.details() or "the server gave no reason").split())
     if not info.reason and code in _REMEDIES:  # gRPC's own failure, not the server's
@@ -102,18 +102,24 @@ def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) ->
         reason=info.reason,
         facts=dict(info.metadata),
         request_id=str(trailer.get("x-request-id", dict(metadata)["x-request-id"])),
+        retry_after_seconds=retry_after_seconds,
     )
 
 
-def _error_info(details: str | bytes | None) -> error_details_pb2.ErrorInfo:
-    """Returns the ``ErrorInfo`` in a serialized ``google.rpc.Status``; an empty one if there is none to read."""
-    info = error_details_pb2.ErrorInfo()
+def _details(details: str | bytes | None) -> tuple[error_details_pb2.ErrorInfo, float | None]:
+    """Returns the ``ErrorInfo`` and the seconds of the ``RetryInfo`` in a serialized ``google.rpc.Status``.
+
+    Where there is none to read, an empty ``ErrorInfo``, and None.
+    """
+    info, retry, seconds = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), None
     if not isinstance(details, bytes):
-        return info
+        return info, None
     try:
         for detail in status_pb2.Status.FromString(details).details:
-            if detail.Unpack(info):
-                return info
-    except DecodeError:  # a proxy may put its own bytes there; the code and text still stand
-        return error_details_pb2.ErrorInfo()
-    return info
+            if detail.Unpack(retry):
+                seconds = retry.retry_delay.ToTimedelta().total_seconds()
+            else:
+                detail.Unpack(info)
+    except (DecodeError, OverflowError):  # a proxy may put its own bytes there; the code and text still stand
+        return error_details_pb2.ErrorInfo(), None
+    return info, seconds

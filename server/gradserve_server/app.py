@@ -24,7 +24,7 @@ from gradserve_server.metrics import Metrics, new_registry
 from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.registry import Registry
 from gradserve_server.rows import Limits
-from gradserve_server.scheduling.queue import Work
+from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Load, Work
 from gradserve_server.service import GradientService, Parts, handlers_of
 from gradserve_server.threads import in_daemon_thread
 from gradserve_server.warmup import cause_of, warm_up, with_facts
@@ -53,7 +53,9 @@ class App:
         self._service = GradientService(settings.max_message_bytes)
         self._health = Health()
         self._metrics = Metrics(new_registry())
-        self._calls = CallInterceptor([self._metrics, AccessLog(logger)], clock=time.perf_counter)
+        self._calls = CallInterceptor(
+            [self._metrics, AccessLog(logger)], clock=time.perf_counter, max_call_seconds=settings.max_call_seconds
+        )
         self._devices: dict[str, Device] = {}
         self._stop_metrics: Callable[[], None] = lambda: None
         self._server: grpc.aio.Server | None = None
@@ -134,8 +136,9 @@ class App:
         registry = build_registry(
             definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures
         )
+        bounds = Bounds(max_requests=settings.max_queue_requests, max_bytes=settings.max_queue_bytes)
         for name in {info.device for info in registry.infos() if info.device}:
-            self._devices[name] = device.Device(name, clock=time.perf_counter)
+            self._devices[name] = device.Device(name, time.perf_counter, bounds)
         return failures, registry
 
     async def _warm_up(self, registry: Registry, failures: "Failures") -> Registry:
@@ -185,8 +188,8 @@ class App:
                 )
         return Registry(registry.ops(), failures.skipped)
 
-    def _submit(self, device: str, function: Callable[[], Any]) -> Work:
-        return self._devices[device].submit(function)
+    def _submit(self, device: str, function: Callable[[], Any], load: Load = OWN_LOAD) -> Work:
+        return self._devices[device].submit(function, load)
 
     async def stop(self) -> None:
         """Refuses new calls, lets those under way finish within the grace period, and closes everything."""

@@ -85,6 +85,15 @@ class Settings(BaseSettings):
     max_rows: Annotated[int, Field(gt=0, lt=2**31)] = Field(
         default=4096, description="Most stacked output gradients, or rows of Jacobians, in one call."
     )
+    max_queue_requests: Annotated[int, Field(gt=0)] = Field(
+        default=1024, description="Most calls that wait for one device; more are refused, to be tried again."
+    )
+    max_queue_bytes: Annotated[int, Field(gt=0)] = Field(
+        default=2**30, description="Most bytes of tensors that wait for one device."
+    )
+    max_call_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=600.0, description="Longest that a call may take, whatever deadline its caller gave."
+    )
     reflection: bool = Field(default=True, description="Whether gRPC server reflection is served.")
     grace_seconds: Annotated[float, Field(ge=0)] = Field(
         default=30.0, description="How long calls under way may take to finish after SIGTERM."

@@ -7,7 +7,7 @@ are checked here, on every path.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from gradserve.errors import GradserveError, OpContractError, quote
 from gradserve.seeds import with_seed
@@ -28,13 +28,23 @@ from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
 from gradserve_server.rows import Limits, Rows
 from gradserve_server.rule_facts import is_linear
-from gradserve_server.scheduling.queue import Work
+from gradserve_server.scheduling.queue import OWN_LOAD, Load, Work
 from gradserve_server.telemetry import current_call
 
-Submit = Callable[[str, Callable[[], Any]], Work]
-"""Queues a function on the device of that name."""
 _BY_A_KERNEL = ("VALUES_REFUSED", "NO_KERNEL")
 """Reasons of errors that a kernel raised, which may be the fault of the request or of the op's rule."""
+
+
+class Submit(Protocol):
+    """The way to the devices."""
+
+    def __call__(self, device: str, function: Callable[[], Any], load: Load = OWN_LOAD) -> Work:
+        """Queues a function on the device of that name.
+
+        Raises:
+            ResourceExhausted: It may not wait, or not in time.
+        """
+        ...
 
 
 class Evaluator:
@@ -173,12 +183,15 @@ class Evaluator:
             )
 
     async def _run(self, op: Op, function: Callable[[], Any]) -> Any:
-        work = self._submit(op.device, function)
+        call = current_call()
+        kind = (op.name, op.version, op.signature.key, call.method)
+        load = Load(kind=kind, size_bytes=call.request_bytes, deadline=call.deadline)
+        work = self._submit(op.device, function, load)
         try:
             return await work.future
         finally:
             if work.finished_at:
-                stages = current_call().stages
+                stages = call.stages
                 stages["queue"] = stages.get("queue", 0.0) + work.queue_seconds
                 stages["compute"] = stages.get("compute", 0.0) + work.compute_seconds
 

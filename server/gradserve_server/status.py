@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from google.protobuf import any_pb2
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from gradserve.errors import Code, GradserveError
@@ -32,6 +32,8 @@ class Failure:
     """One line, at most ``MAX_TEXT_BYTES`` of UTF-8, without paths or tracebacks."""
     facts: Mapping[str, str]
     """The facts of the text."""
+    retry_after_seconds: float | None = None
+    """After how many seconds another try makes sense; None if that is not known."""
     is_internal: bool
     """Whether the cause is hidden from the caller, so that the log must have it."""
 
@@ -45,7 +47,12 @@ def failure_of(error: Exception, *, op: str) -> Failure:
     """
     if isinstance(error, GradserveError):
         return Failure(
-            code=error.code, reason=error.reason, text=_one_line(str(error)), facts=error.facts, is_internal=False
+            code=error.code,
+            reason=error.reason,
+            text=_one_line(str(error)),
+            facts=error.facts,
+            retry_after_seconds=error.retry_after_seconds,
+            is_internal=False,
         )
     if isinstance(error, DecodeError):
         return Failure(
@@ -65,12 +72,24 @@ def failure_of(error: Exception, *, op: str) -> Failure:
 
 
 def to_status(failure: Failure) -> status_pb2.Status:
-    """Returns the failure as gRPC's rich status, with a ``google.rpc.ErrorInfo`` of the domain "gradserve"."""
+    """Returns the failure as gRPC's rich status.
+
+    It has a ``google.rpc.ErrorInfo`` of the domain "gradserve", and a ``google.rpc.RetryInfo`` if another try makes sense.
+    """
     facts = {key: _cut(value, _MAX_FACT_BYTES) for key, value in failure.facts.items()}
     info = error_details_pb2.ErrorInfo(reason=failure.reason, domain="gradserve", metadata=facts)
+    details = [_packed(info)]
+    if failure.retry_after_seconds is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMicroseconds(round(failure.retry_after_seconds * 1e6))
+        details.append(_packed(retry))
+    return status_pb2.Status(code=failure.code.value, message=failure.text, details=details)
+
+
+def _packed(message: Message) -> any_pb2.Any:
     detail = any_pb2.Any()
-    detail.Pack(info)
-    return status_pb2.Status(code=failure.code.value, message=failure.text, details=[detail])
+    detail.Pack(message)
+    return detail
 
 
 def hide_paths(text: str) -> str:

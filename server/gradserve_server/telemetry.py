@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import dataclasses
+import math
 import re
 import uuid
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,8 @@ class Call:
     """Times the stages."""
     started_at: float
     """When the handler began, by the clock."""
+    deadline: float = math.inf
+    """When its answer is of no use any more, by the clock."""
     service: str = SERVICE
     """Full name of its service."""
     request_bytes: int = 0

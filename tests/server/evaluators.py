@@ -18,7 +18,7 @@ def evaluator_of(ops: Iterable[Op], device: Device) -> Evaluator:
     """Returns an evaluator for ops about whose rules everything has been found out, with small limits."""
     limits = Limits(max_rows=64, max_response_bytes=2**14)
     registry = Registry([with_facts(op) for op in ops])
-    return Evaluator(registry, lambda _, function: device.submit(function), limits)
+    return Evaluator(registry, lambda _, *work: device.submit(*work), limits)
 
 
 async def call(evaluator: Evaluator, method: str, op: str, inputs: object, **options: object) -> Evaluation:

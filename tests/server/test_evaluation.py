@@ -55,9 +55,7 @@ def device() -> Iterator[Device]:
 
 @pytest.fixture
 def evaluator(registry: Registry, device: Device) -> Evaluator:
-    return Evaluator(
-        registry, lambda _, function: device.submit(function), Limits(max_rows=64, max_response_bytes=2**20)
-    )
+    return Evaluator(registry, lambda _, *work: device.submit(*work), Limits(max_rows=64, max_response_bytes=2**20))
 
 
 def request(op: str, inputs: dict[str, np.ndarray], **options: object) -> EvaluationRequest:

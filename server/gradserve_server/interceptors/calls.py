@@ -1,13 +1,14 @@
 """The interceptor around every unary RPC: makes its ``Call``, turns exceptions into statuses, tells the observers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, cast
 
 import grpc
 from google.rpc import status_pb2
 
-from gradserve.errors import Code
+from gradserve.errors import Code, DeadlineExceeded
 from gradserve_server.grpc_types import Context, MaybeHandler
 from gradserve_server.scheduling.queue import Clock
 from gradserve_server.status import failure_of, to_status
@@ -27,10 +28,11 @@ class CallObserver(Protocol):
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the handler of each unary RPC; streaming ones (health watching, reflection) pass as they are."""
 
-    def __init__(self, observers: Sequence[CallObserver], clock: Clock) -> None:
-        """Takes whoever is to be told of calls, and the clock that times them."""
+    def __init__(self, observers: Sequence[CallObserver], clock: Clock, max_call_seconds: float) -> None:
+        """Takes whoever is to be told of calls, the clock that times them, and how long one may take."""
         self._observers = observers
         self._clock = clock
+        self._max_call_seconds = max_call_seconds
         self._under_way = 0
         self._begun = 0
         self._idle = asyncio.Event()
@@ -75,13 +77,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 started_at=self._clock(),
                 request_bytes=_size(request),
             )
+            limit = self._limit(call, context)
             set_current_call(call)
             self._begun += 1
             self._count(1)
             cause: Exception | None = None
             try:
                 check_request_id(request_id)
-                response = await behaviour(request, context)
+                with limit:
+                    response = await behaviour(request, context)
             except asyncio.CancelledError:
                 call.code = Code.DEADLINE_EXCEEDED if _is_late(context) else Code.CANCELLED
                 raise
@@ -108,12 +112,47 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return wrapped
 
+    def _limit(self, call: Call, context: Context) -> contextlib.AbstractContextManager[None]:
+        """Notes the deadline of a call; returns what ends it then, if gRPC does not."""
+        remaining = context.time_remaining()
+        seconds = self._max_call_seconds if remaining is None else min(remaining, self._max_call_seconds)
+        call.deadline = call.started_at + seconds
+        return contextlib.nullcontext() if seconds == remaining else _ended_after(seconds)
+
     def _count(self, change: int) -> None:
         self._under_way += change
         if self._under_way:
             self._idle.clear()
         else:
             self._idle.set()
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Cancels what this task does within, after some time.
+
+    Raises:
+        DeadlineExceeded: It was cancelled for that (SERVER_DEADLINE).
+    """
+    task, is_over = asyncio.current_task(), False
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_over:
+            raise
+        raise DeadlineExceeded(
+            f"the server lets no call take longer than {seconds:g} s (--max-call-seconds)", reason="SERVER_DEADLINE"
+        ) from None
+    finally:
+        timer.cancel()
 
 
 def _trailer(call: Call) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,6 @@
 """Devices: the names of what TensorFlow can compute on, and one thread for each that owns it."""
 
 import asyncio
-import contextlib
 import functools
 import re
 import threading
@@ -10,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradserve_server.scheduling.queue import Clock, Work, WorkQueue
+from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Clock, Load, Work, WorkQueue
 
+_DEFAULT_BOUNDS = Bounds()
 _NAME = re.compile(r"(cpu|gpu)(?::(\d+))?")
 
 
@@ -53,42 +53,48 @@ def resolve(wanted: str) -> str:
 class Device:
     """One device and the thread that runs all work on it, in the order in which it came."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, bounds: Bounds = _DEFAULT_BOUNDS) -> None:
         """Starts the thread.
 
         Args:
             name: Name such as "cpu:0".
             clock: Times the work.
+            bounds: How much may wait.
         """
         self.name = name
         self._clock = clock
-        self._queue = WorkQueue()
+        self.queue = WorkQueue(name, bounds, clock)
+        """What waits."""
         self._thread = threading.Thread(target=self._serve, name=f"device-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, function: Callable[[], Any]) -> Work:
-        """Queues work; awaiting its future gives the result, and cancelling that before it began drops the work."""
+    def submit(self, function: Callable[[], Any], load: Load = OWN_LOAD) -> Work:
+        """Queues work; awaiting its future gives the result, and cancelling that before it began drops the work.
+
+        Raises:
+            ResourceExhausted: It may not wait, or not in time.
+        """
         loop = asyncio.get_running_loop()
-        work = Work(run=function, loop=loop, future=loop.create_future(), queued_at=self._clock())
-        work.future.add_done_callback(functools.partial(_drop_if_cancelled, work))
-        self._queue.put(work)
+        work = Work(run=function, loop=loop, future=loop.create_future(), load=load, queued_at=self._clock())
+        self.queue.put(work)
+        work.future.add_done_callback(functools.partial(self._drop_if_cancelled, work))
         return work
 
     def close(self, timeout_seconds: float) -> None:
         """Finishes the work that is queued and stops the thread; one that is stuck in an op ends with the process."""
-        self._queue.close()
+        self.queue.close()
         self._thread.join(timeout_seconds)
 
     def _serve(self) -> None:
         with tf.device(self.name):
-            while (work := self._queue.take()) is not None:
+            while (work := self.queue.take()) is not None:
                 self._run(work)
 
     def _run(self, work: Work) -> None:
         run = work.run
-        if run is None:
+        if run is None:  # cancelled since it was taken
+            self.queue.finish(work)
             return
-        work.started_at = self._clock()
         try:
             result, error = run(), None
         except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
@@ -96,20 +102,9 @@ class Device:
         except BaseException as raised:  # SystemExit and the like would end the event loop that they are handed to
             result, error = None, RuntimeError(f"the op raised {type(raised).__name__}")
             error.__cause__ = raised
-        work.finished_at = self._clock()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            work.loop.call_soon_threadsafe(_settle, work.future, result, error)
+        self.queue.finish(work)
+        work.settle(result, error)
 
-
-def _drop_if_cancelled(work: Work, future: "asyncio.Future[Any]") -> None:
-    if future.cancelled():
-        work.run = None
-
-
-def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    def _drop_if_cancelled(self, work: Work, future: "asyncio.Future[Any]") -> None:
+        if future.cancelled():
+            self.queue.drop(work)

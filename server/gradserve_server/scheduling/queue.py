@@ -1,16 +1,49 @@
-"""The queue in front of a device: work waits here, first in, first out, until the device's thread takes it."""
+"""The queue in front of a device: bounded, first in, first out; what can no longer be answered in time never runs."""
 
 import asyncio
+import collections
+import contextlib
 import dataclasses
+import math
 import queue
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from typing import Any
+
+from gradserve.errors import DeadlineExceeded, ResourceExhausted
+from gradserve_server.scheduling.estimates import Estimates
 
 Clock = Callable[[], float]
 """Returns seconds from any fixed point; handed in, so that tests can turn it."""
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a call asks of a queue."""
+
+    kind: Hashable = ""
+    """Calls of one kind take about as long as each other."""
+    size_bytes: int = 0
+    """Bytes of the tensors that wait with it."""
+    deadline: float = math.inf
+    """When it is of no use any more, by the clock."""
+
+
+OWN_LOAD = Load()
+"""The load of the server's own work."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much may wait for one device."""
+
+    max_requests: int = 1024
+    """Most calls."""
+    max_bytes: int = 2**30
+    """Most bytes of their tensors."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class Work:
     """One call that waits for a device."""
 
@@ -20,8 +53,12 @@ class Work:
     """Event loop of the caller."""
     future: "asyncio.Future[Any]"
     """Where the result goes; cancelled when the caller no longer waits."""
+    load: Load
+    """What it asks of the queue."""
     queued_at: float
     """When it was put in, by the clock."""
+    expected_seconds: float = 0.0
+    """How long it may run."""
     started_at: float = 0.0
     """When the device's thread took it."""
     finished_at: float = 0.0
@@ -37,24 +74,151 @@ class Work:
         """How long it ran."""
         return self.finished_at - self.started_at
 
+    def settle(self, result: Any, error: Exception | None) -> None:
+        """Hands the result, or the error if there is one, to the caller; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(_settle, self.future, result, error)
+
 
 class WorkQueue:
     """Hands work from the event loop to one thread."""
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+    def __init__(self, device: str, bounds: Bounds, clock: Clock) -> None:
+        """Takes the name of the device, for errors, how much may wait, and the clock of the deadlines."""
+        self._device = device
+        self._bounds = bounds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[Work] = collections.deque()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_idle = False
+        self._is_closed = False
+        self._estimates = Estimates()
+        self._running: Work | None = None
+        self._expected_seconds = 0.0
+        self._bytes = 0
+
+    @property
+    def requests(self) -> int:
+        """How many calls wait."""
+        return len(self._waiting)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of their tensors."""
+        return self._bytes
 
     def put(self, work: Work) -> None:
-        """Adds work at the end."""
-        self._queue.put(work)
+        """Adds work at the end.
+
+        Raises:
+            ResourceExhausted: As much waits as may (QUEUE_FULL), or so much that this would wait beyond its deadline
+                (DEADLINE_OUT_OF_REACH); with the seconds after which another try makes sense.
+        """
+        work.expected_seconds = self._estimates.of(work.load.kind)
+        with self._lock:
+            self._check_bounds(work.load)
+            self._check_reach(work.load)
+            self._waiting.append(work)
+            self._count(work, 1)
+            self._wake_up()
+
+    def drop(self, work: Work) -> None:
+        """Lets go of work that nobody waits for any more; it never runs if it has not begun."""
+        with self._lock, contextlib.suppress(ValueError):  # it has begun
+            self._waiting.remove(work)
+            self._count(work, -1)
+        work.run = None
 
     def close(self) -> None:
         """Lets ``take`` return None once all work before this has been taken."""
-        self._queue.put(None)
+        with self._lock:
+            self._is_closed = True
+            self._wake_up()
 
     def take(self) -> Work | None:
-        """Waits for work whose caller still wants it; None if the queue is closed."""
+        """Waits for work that can still be answered in time; None if the queue is closed."""
         while True:
-            work = self._queue.get()
-            if work is None or not work.future.cancelled():
-                return work
+            with self._lock:
+                work = self._waiting.popleft() if self._waiting else None
+                if work is not None:
+                    self._count(work, -1)
+                    work.started_at = self._clock()
+                    if work.load.deadline > work.started_at:
+                        self._running = work
+                        return work
+                elif self._is_closed:
+                    return None
+                else:
+                    self._is_idle = True
+            if work is None:
+                self._wake.get()
+            else:
+                _refuse(work)
+
+    def finish(self, work: Work) -> None:
+        """Takes note of how long work ran."""
+        work.finished_at = self._clock()
+        with self._lock:
+            self._running = None
+        self._estimates.add(work.load.kind, work.compute_seconds)
+
+    def expected_wait_seconds(self) -> float:
+        """Returns how long what waits and what runs may still take."""
+        running = self._running
+        left = 0.0 if running is None else running.expected_seconds - (self._clock() - running.started_at)
+        return max(left, 0.0) + self._expected_seconds
+
+    def _check_bounds(self, load: Load) -> None:
+        bounds = self._bounds
+        for what, most, there, more in (
+            ("calls", bounds.max_requests, len(self._waiting), 1),
+            ("bytes", bounds.max_bytes, self._bytes, load.size_bytes),
+        ):
+            if there + more > most:
+                raise ResourceExhausted(
+                    f"device {self._device}: its queue is full: wanted at most {most} {what}, got {there} that wait and {more} "
+                    "more; try again later",
+                    reason="QUEUE_FULL",
+                    facts={"device": self._device, "wanted": str(most), "got": str(there + more)},
+                    retry_after_seconds=self.expected_wait_seconds(),
+                )
+
+    def _check_reach(self, load: Load) -> None:
+        wait, left = self.expected_wait_seconds(), load.deadline - self._clock()
+        if wait > left:
+            raise ResourceExhausted(
+                f"device {self._device}: {len(self._waiting)} calls wait there for about {wait:.3g} s, and the deadline of this one is "
+                f"in {left:.3g} s; try again later, or give it a longer timeout",
+                reason="DEADLINE_OUT_OF_REACH",
+                facts={"device": self._device, "wanted": f"{left:.6f}", "got": f"{wait:.6f}"},
+                retry_after_seconds=wait - max(left, 0.0),
+            )
+
+    def _count(self, work: Work, change: int) -> None:
+        self._bytes += change * work.load.size_bytes
+        self._expected_seconds = (self._expected_seconds + change * work.expected_seconds) if self._waiting else 0.0
+
+    def _wake_up(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._wake.put(None)
+
+
+def _refuse(work: Work) -> None:
+    """Tells the caller of work that its deadline passed while it waited."""
+    work.run = None
+    error = DeadlineExceeded(
+        f"the deadline passed while the call waited for its device, for {work.queue_seconds:.3g} s; it was not begun",
+        reason="DEADLINE_PASSED_IN_QUEUE",
+    )
+    work.settle(None, error)
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

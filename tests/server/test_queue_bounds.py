@@ -1,0 +1,186 @@
+"""The bounds of a queue, deadlines in it, and what callers are told; with a clock that the tests turn."""
+
+import asyncio
+import math
+import random
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gradserve.errors import DeadlineExceeded, ResourceExhausted
+from gradserve_server.scheduling.device import Device
+from gradserve_server.scheduling.estimates import Estimates
+from gradserve_server.scheduling.queue import Bounds, Load, Work, WorkQueue
+
+
+class Hands:
+    """A clock that stands still until it is turned."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def queue(clock: Hands) -> WorkQueue:
+    return WorkQueue("cpu:0", Bounds(max_requests=3, max_bytes=100), clock)
+
+
+def work(clock: Hands, *, kind: str = "", size_bytes: int = 0, seconds: float = math.inf) -> Work:
+    """Returns work that is of use for so many seconds."""
+    loop = asyncio.get_running_loop()
+    load = Load(kind=kind, size_bytes=size_bytes, deadline=clock() + seconds)
+    return Work(run=lambda: None, loop=loop, future=loop.create_future(), load=load, queued_at=clock())
+
+
+def teach(queue: WorkQueue, clock: Hands, kind: str, seconds: float) -> None:
+    """Lets a queue see calls of a kind that take so long."""
+    for _ in range(40):
+        queue.put(work(clock, kind=kind))
+        taken = queue.take()
+        clock.seconds += seconds
+        queue.finish(taken)
+
+
+async def test_queue_refuses_one_call_more_than_its_bound_and_names_both_figures(queue, clock) -> None:
+    for _ in range(3):
+        queue.put(work(clock))
+    with pytest.raises(ResourceExhausted, match="wanted at most 3 calls, got 3 that wait and 1 more") as raised:
+        queue.put(work(clock))
+    assert (raised.value.reason, raised.value.facts["wanted"], raised.value.facts["got"]) == ("QUEUE_FULL", "3", "4")
+    queue.take()
+    queue.put(work(clock))
+    assert queue.requests == 3
+
+
+async def test_queue_refuses_one_byte_more_than_its_bound(queue, clock) -> None:
+    queue.put(work(clock, size_bytes=60))
+    with pytest.raises(ResourceExhausted, match="at most 100 bytes, got 60 that wait and 41 more"):
+        queue.put(work(clock, size_bytes=41))
+    queue.put(work(clock, size_bytes=40))
+    assert (queue.requests, queue.bytes) == (2, 100)
+
+
+async def test_call_that_is_dropped_leaves_its_place_at_once(queue, clock) -> None:
+    works = [work(clock, size_bytes=30) for _ in range(3)]
+    for each in works:
+        queue.put(each)
+    queue.drop(works[1])
+    assert (queue.requests, queue.bytes, works[1].run) == (2, 60, None)
+    assert [queue.take(), queue.take()] == [works[0], works[2]]
+    queue.drop(works[0])  # it has begun
+    assert (queue.requests, queue.bytes) == (0, 0)
+
+
+async def test_call_whose_deadline_passed_in_the_queue_is_told_and_never_taken(queue, clock) -> None:
+    late, in_time = work(clock, seconds=1.0), work(clock, seconds=9.0)
+    queue.put(late)
+    queue.put(in_time)
+    clock.seconds += 1.0
+    assert queue.take() is in_time
+    with pytest.raises(DeadlineExceeded, match="it was not begun") as raised:
+        await late.future
+    assert raised.value.reason == "DEADLINE_PASSED_IN_QUEUE"
+
+
+async def test_call_that_the_queue_would_not_reach_in_time_is_refused_at_once(queue, clock) -> None:
+    teach(queue, clock, "slow", 2.0)
+    queue.put(work(clock, kind="slow"))
+    queue.put(work(clock, kind="slow"))
+    with pytest.raises(ResourceExhausted, match="2 calls wait there for about 4 s") as raised:
+        queue.put(work(clock, seconds=1.0))
+    assert raised.value.reason == "DEADLINE_OUT_OF_REACH"
+    assert raised.value.retry_after_seconds == pytest.approx(3.0, rel=0.01)
+    queue.put(work(clock, seconds=5.0))
+
+
+async def test_what_runs_counts_for_what_is_left_of_it(queue, clock) -> None:
+    teach(queue, clock, "slow", 2.0)
+    queue.put(work(clock, kind="slow"))
+    queue.take()
+    clock.seconds += 1.5
+    assert queue.expected_wait_seconds() == pytest.approx(0.5, rel=0.01)
+    clock.seconds += 9.0
+    assert queue.expected_wait_seconds() == 0.0
+
+
+async def test_queue_that_is_closed_hands_out_what_waits_and_then_none(queue, clock) -> None:
+    last = work(clock)
+    queue.put(last)
+    queue.close()
+    assert (queue.take(), queue.take(), queue.take()) == (last, None, None)
+
+
+def test_estimate_of_one_slow_call_is_small_and_soon_forgotten() -> None:
+    estimates = Estimates()
+    assert estimates.of("a") == 0.0
+    estimates.add("a", 10.0)
+    assert estimates.of("a") == 2.0
+    for _ in range(10):
+        estimates.add("a", 0.01)
+    assert estimates.of("a") < 0.02
+
+
+@pytest.fixture
+async def device() -> AsyncIterator[Device]:
+    device = Device("cpu:0", time.perf_counter, Bounds(max_requests=64, max_bytes=64_000))
+    yield device
+    await asyncio.to_thread(device.close, 10.0)
+
+
+async def storm(device: Device, rng: random.Random) -> tuple[int, int]:
+    """Submits calls, of which some end early, in every state; returns the most that waited, and how many ran."""
+    ran, most, works = [], 0, []
+    for number in range(500):
+        deadline = time.perf_counter() + rng.choice([0.0005, math.inf])
+        try:
+            one = device.submit(
+                lambda number=number: (ran.append(number), time.sleep(rng.random() * 1e-3)),
+                Load(size_bytes=rng.randrange(1000), deadline=deadline),
+            )
+        except ResourceExhausted:
+            await asyncio.sleep(0.002)
+            continue
+        works.append(one)
+        most = max(most, device.queue.requests)
+        if rng.random() < 0.5:
+            rng.choice(works).future.cancel()
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 1e-3)
+    await asyncio.gather(*(one.future for one in works), return_exceptions=True)
+    await asyncio.sleep(0)
+    return most, len(ran)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_ends_of_calls_leave_no_slot_taken_and_no_bound_passed(device: Device, seed: int) -> None:
+    most, ran = await storm(device, random.Random(seed))
+    assert 1 < most <= 64
+    assert ran > 50
+    assert (device.queue.requests, device.queue.bytes, device.queue.expected_wait_seconds()) == (0, 0, 0.0)
+    assert await device.submit(lambda: "next").future == "next"
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+async def test_slot_that_a_cancelled_call_keeps_would_be_seen(device: Device, monkeypatch, leaks: bool) -> None:
+    if leaks:
+        monkeypatch.setattr(device.queue, "drop", lambda _: None)
+    begun, gate = threading.Event(), threading.Event()
+    device.submit(lambda: (begun.set(), gate.wait()))
+    await asyncio.to_thread(begun.wait)
+    works = [device.submit(lambda: None, Load(size_bytes=10)) for _ in range(5)]
+    for one in works:
+        one.future.cancel()
+    await asyncio.sleep(0)
+    held = (device.queue.requests, device.queue.bytes)
+    gate.set()
+    assert held == ((5, 50) if leaks else (0, 0))
