@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from gradserve.messages import HEALTH_SERVICE, SERVICE
 from gradserve_server.checking.checker import Checker
 from gradserve_server.checking.gradient_check import START_OPTIONS
+from gradserve_server.checking.rows import with_layout
 from gradserve_server.config import Settings
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.health import Health
@@ -136,7 +137,11 @@ class App:
         registry = build_registry(
             definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures
         )
-        bounds = Bounds(max_requests=settings.max_queue_requests, max_bytes=settings.max_queue_bytes)
+        bounds = Bounds(
+            max_requests=settings.max_queue_requests,
+            max_bytes=settings.max_queue_bytes,
+            max_joined=1 if settings.deterministic else settings.max_batch_calls,
+        )
         for name in {info.device for info in registry.infos() if info.device}:
             self._devices[name] = device.Device(name, time.perf_counter, bounds)
         return failures, registry
@@ -157,6 +162,7 @@ class App:
         try:
             await self._submit(op.device, functools.partial(warm_up, op)).future
             found: Op = await self._submit(op.device, functools.partial(with_facts, op)).future
+            found = await self._submit(op.device, functools.partial(with_layout, found)).future
         except OpLoadError as error:
             failures.add(error)
         except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say

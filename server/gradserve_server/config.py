@@ -91,6 +91,12 @@ class Settings(BaseSettings):
     max_queue_bytes: Annotated[int, Field(gt=0)] = Field(
         default=2**30, description="Most bytes of tensors that wait for one device."
     )
+    max_batch_calls: Annotated[int, Field(gt=0)] = Field(
+        default=64, description="Most calls that run as one, where an op has independent rows; 1 joins none."
+    )
+    deterministic: bool = Field(
+        default=False, description="Whether equal requests get equal bits: calls are never joined."
+    )
     max_call_seconds: Annotated[float, Field(gt=0)] = Field(
         default=600.0, description="Longest that a call may take, whatever deadline its caller gave."
     )

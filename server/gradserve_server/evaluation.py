@@ -6,7 +6,7 @@ are checked here, on every path.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from gradserve.errors import GradserveError, OpContractError, quote
@@ -28,6 +28,7 @@ from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
 from gradserve_server.rows import Limits, Rows
 from gradserve_server.rule_facts import is_linear
+from gradserve_server.scheduling.joining import Share, TraceCall, backward_call, forward_call, share_of
 from gradserve_server.scheduling.queue import OWN_LOAD, Load, Work
 from gradserve_server.telemetry import current_call
 
@@ -63,7 +64,8 @@ class Evaluator:
             GradserveError: The request is wrong, or the op refuses the values.
         """
         found = self._find(request)
-        outputs = await self._run(found.op, functools.partial(found.op.program.forward, found.inputs))
+        call = forward_call(found.op)
+        outputs, _ = await self._run(found.op, functools.partial(call.run, found.inputs, []), found.share(call, [], []))
         return found.answer(outputs=name_outputs(found.op, outputs))
 
     async def vjp(self, request: EvaluationRequest) -> Evaluation:
@@ -85,7 +87,11 @@ class Evaluator:
             run = functools.partial(op.program.stacked_vjp, inputs, upstream, request.stack, max_bytes=max_bytes)
         else:
             run = functools.partial(op.program.vjp, inputs, upstream)
-        outputs, gradients = await self._run_rule(found, functools.partial(run, with_variables=with_variables))
+        alone = request.stack or with_variables
+        share = (
+            None if alone else found.share(backward_call(op), upstream, request.differentiate or op.signature.inputs)
+        )
+        outputs, gradients = await self._run_rule(found, functools.partial(run, with_variables=with_variables), share)
         named = self._name_outputs(found, outputs)
         if request.stack:
             rows.check_output_gradients(named)
@@ -182,10 +188,10 @@ class Evaluator:
                 facts={"op": op.name},
             )
 
-    async def _run(self, op: Op, function: Callable[[], Any]) -> Any:
+    async def _run(self, op: Op, function: Callable[[], Any], share: Share | None = None) -> Any:
         call = current_call()
         kind = (op.name, op.version, op.signature.key, call.method)
-        load = Load(kind=kind, size_bytes=call.request_bytes, deadline=call.deadline)
+        load = Load(kind=kind, size_bytes=call.request_bytes, deadline=call.deadline, share=share)
         work = self._submit(op.device, function, load)
         try:
             return await work.future
@@ -195,10 +201,10 @@ class Evaluator:
                 stages["queue"] = stages.get("queue", 0.0) + work.queue_seconds
                 stages["compute"] = stages.get("compute", 0.0) + work.compute_seconds
 
-    async def _run_rule(self, found: "_Found", function: Callable[[], Any]) -> Any:
+    async def _run_rule(self, found: "_Found", function: Callable[[], Any], share: Share | None = None) -> Any:
         """Runs what calls the op's gradient function, and finds out whose fault it is if a kernel refuses."""
         try:
-            return await self._run(found.op, function)
+            return await self._run(found.op, function, share)
         except GradserveError as error:
             if error.reason in _BY_A_KERNEL:
                 await self._blame(found, error)
@@ -233,6 +239,19 @@ class _Found:
     op: Op
     inputs: list[Array]
     """The inputs, in the signature's order."""
+
+    def share(self, call: TraceCall, output_gradients: Sequence[Array], wanted: Collection[str]) -> Share | None:
+        """Returns the call in the form in which it can be joined with others; None if it has to run alone.
+
+        Args:
+            call: How to call the trace.
+            output_gradients: An output gradient for each differentiable output, of rank 0 where it stands for all elements.
+            wanted: Names of the inputs whose gradients are asked for.
+        """
+        if self.op.layout is None:
+            return None
+        asked = [name in wanted for name in self.op.signature.inputs]
+        return share_of(self.op.layout, call, self.inputs, output_gradients, asked)
 
     def rows(self, limits: Limits) -> Rows:
         return Rows(op=self.op, inputs=self.inputs, request=self.request, limits=limits)

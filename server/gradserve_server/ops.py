@@ -297,6 +297,22 @@ class OpLoadError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Along which axes the tensors of an op have rows that do not depend on each other."""
+
+    inputs: Sequence[int | None]
+    """The axis of each input; None for one that all rows share."""
+    outputs: Sequence[int]
+    """The axis of each output."""
+    output_gradients: Sequence[int]
+    """The axis of each output gradient: that of its output."""
+    gradients: Sequence[int]
+    """The input of each gradient that the op returns."""
+    is_flat: bool
+    """Whether each element is a row, whatever the shape; axes are those of the flattened tensors."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One signature of one version of an op, traced and ready to run."""
 
@@ -338,6 +354,10 @@ class Op:
     """Whether a rule of someone's own stands in for TensorFlow's, so that its gradient may be anything."""
     linear: bool | None = None
     """Whether gradients are linear in the output gradients; None if that is not known."""
+    is_compiled: bool = False
+    """Whether XLA compiles it, anew for each shape."""
+    layout: Layout | None = None
+    """Where the rows of its tensors are, once that has been tried out; None if its calls run one by one."""
 
     def failure(self, text: str, cause: str) -> OpLoadError:
         """Returns the error that says why this op cannot be served; see ``OpLoadError``."""

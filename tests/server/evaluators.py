@@ -21,8 +21,12 @@ def evaluator_of(ops: Iterable[Op], device: Device) -> Evaluator:
     return Evaluator(registry, lambda _, *work: device.submit(*work), limits)
 
 
-async def call(evaluator: Evaluator, method: str, op: str, inputs: object, **options: object) -> Evaluation:
-    """Evaluates a request by one of the evaluator's methods."""
-    set_current_call(Call(method=method, request_id="id", clock=time.perf_counter, started_at=0.0))
+async def call(
+    evaluator: Evaluator, method: str, op: str, inputs: object, *, deadline: float | None = None, **options: object
+) -> Evaluation:
+    """Evaluates a request by one of the evaluator's methods; the deadline is by ``time.perf_counter``."""
+    this = Call(method=method, request_id="id", clock=time.perf_counter, started_at=0.0)
+    this.deadline = this.deadline if deadline is None else deadline
+    set_current_call(this)
     given = {"op": op, "version": 0, "signature": "", "inputs": inputs, **options}
     return await getattr(evaluator, method)(EvaluationRequest(**given))

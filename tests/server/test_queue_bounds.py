@@ -76,7 +76,7 @@ async def test_call_that_is_dropped_leaves_its_place_at_once(queue, clock) -> No
         queue.put(each)
     queue.drop(works[1])
     assert (queue.requests, queue.bytes, works[1].run) == (2, 60, None)
-    assert [queue.take(), queue.take()] == [works[0], works[2]]
+    assert [queue.take(), queue.take()] == [[works[0]], [works[2]]]
     queue.drop(works[0])  # it has begun
     assert (queue.requests, queue.bytes) == (0, 0)
 
@@ -86,7 +86,7 @@ async def test_call_whose_deadline_passed_in_the_queue_is_told_and_never_taken(q
     queue.put(late)
     queue.put(in_time)
     clock.seconds += 1.0
-    assert queue.take() is in_time
+    assert queue.take() == [in_time]
     with pytest.raises(DeadlineExceeded, match="it was not begun") as raised:
         await late.future
     assert raised.value.reason == "DEADLINE_PASSED_IN_QUEUE"
@@ -113,11 +113,11 @@ async def test_what_runs_counts_for_what_is_left_of_it(queue, clock) -> None:
     assert queue.expected_wait_seconds() == 0.0
 
 
-async def test_queue_that_is_closed_hands_out_what_waits_and_then_none(queue, clock) -> None:
+async def test_queue_that_is_closed_hands_out_what_waits_and_then_nothing(queue, clock) -> None:
     last = work(clock)
     queue.put(last)
     queue.close()
-    assert (queue.take(), queue.take(), queue.take()) == (last, None, None)
+    assert (queue.take(), queue.take(), queue.take()) == ([last], [], [])
 
 
 def test_estimate_of_one_slow_call_is_small_and_soon_forgotten() -> None:

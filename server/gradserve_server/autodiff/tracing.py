@@ -95,6 +95,7 @@ class _Tracer:
             repeatable=repeatable,
             has_custom_rule=custom,
             linear=None if custom or graphs.no_vjp else True,
+            is_compiled=definition.jit_compile,
         )
 
     def _graphs(self, specs: Mapping[str, Any]) -> "_Graphs":

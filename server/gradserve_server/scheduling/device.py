@@ -4,13 +4,16 @@ import asyncio
 import functools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from gradserve_server.scheduling.joining import run_together
 from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Clock, Load, Work, WorkQueue
 
+Outcome = tuple[Any, Exception | None]
+"""A result, or the error in its place."""
 _DEFAULT_BOUNDS = Bounds()
 _NAME = re.compile(r"(cpu|gpu)(?::(\d+))?")
 
@@ -87,24 +90,37 @@ class Device:
 
     def _serve(self) -> None:
         with tf.device(self.name):
-            while (work := self.queue.take()) is not None:
-                self._run(work)
-
-    def _run(self, work: Work) -> None:
-        run = work.run
-        if run is None:  # cancelled since it was taken
-            self.queue.finish(work)
-            return
-        try:
-            result, error = run(), None
-        except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
-            result, error = None, raised
-        except BaseException as raised:  # SystemExit and the like would end the event loop that they are handed to
-            result, error = None, RuntimeError(f"the op raised {type(raised).__name__}")
-            error.__cause__ = raised
-        self.queue.finish(work)
-        work.settle(result, error)
+            while works := self.queue.take():
+                outcomes = _run_joined(works) if len(works) > 1 else None
+                if outcomes is None:
+                    outcomes = [_run(work) for work in works]
+                self.queue.finish(works)
+                for work, outcome in zip(works, outcomes, strict=True):
+                    work.settle(*outcome)
 
     def _drop_if_cancelled(self, work: Work, future: "asyncio.Future[Any]") -> None:
         if future.cancelled():
             self.queue.drop(work)
+
+
+def _run_joined(works: Sequence[Work]) -> list[Outcome] | None:
+    """Runs calls as one; returns None if that fails, for which one of them may be to blame, or all of them together."""
+    shares = [work.load.share for work in works if work.load.share is not None]
+    try:
+        return [(result, None) for result in run_together(shares)]
+    except BaseException:  # whatever it is, it goes to the caller to whom it happens when each runs alone
+        return None
+
+
+def _run(work: Work) -> Outcome:
+    run = work.run
+    if run is None:  # cancelled since it was taken
+        return None, None
+    try:
+        return run(), None
+    except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
+        return None, raised
+    except BaseException as raised:  # SystemExit and the like would end the event loop that they are handed to
+        error = RuntimeError(f"the op raised {type(raised).__name__}")
+        error.__cause__ = raised
+        return None, error

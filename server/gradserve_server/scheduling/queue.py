@@ -1,4 +1,4 @@
-"""The queue in front of a device: bounded, first in, first out; what can no longer be answered in time never runs."""
+"""The queue in front of a device: bounded, the oldest first; what can no longer be answered in time never runs."""
 
 import asyncio
 import collections
@@ -7,11 +7,12 @@ import dataclasses
 import math
 import queue
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from gradserve.errors import DeadlineExceeded, ResourceExhausted
 from gradserve_server.scheduling.estimates import Estimates
+from gradserve_server.scheduling.joining import Share
 
 Clock = Callable[[], float]
 """Returns seconds from any fixed point; handed in, so that tests can turn it."""
@@ -27,6 +28,8 @@ class Load:
     """Bytes of the tensors that wait with it."""
     deadline: float = math.inf
     """When it is of no use any more, by the clock."""
+    share: Share | None = None
+    """Its form in which it can be joined with others; None if it runs alone."""
 
 
 OWN_LOAD = Load()
@@ -41,6 +44,8 @@ class Bounds:
     """Most calls."""
     max_bytes: int = 2**30
     """Most bytes of their tensors."""
+    max_joined: int = 64
+    """Most calls that run as one; 1 joins none."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
@@ -94,7 +99,7 @@ class WorkQueue:
         self._is_idle = False
         self._is_closed = False
         self._estimates = Estimates()
-        self._running: Work | None = None
+        self._running: Sequence[Work] = []
         self._expected_seconds = 0.0
         self._bytes = 0
 
@@ -136,37 +141,63 @@ class WorkQueue:
             self._is_closed = True
             self._wake_up()
 
-    def take(self) -> Work | None:
-        """Waits for work that can still be answered in time; None if the queue is closed."""
+    def take(self) -> list[Work]:
+        """Waits for work that can still be answered in time: the oldest, and what can be joined with it; none if closed."""
         while True:
             with self._lock:
-                work = self._waiting.popleft() if self._waiting else None
-                if work is not None:
-                    self._count(work, -1)
-                    work.started_at = self._clock()
-                    if work.load.deadline > work.started_at:
-                        self._running = work
-                        return work
-                elif self._is_closed:
-                    return None
-                else:
+                taken = self._take_oldest()
+                if not taken:
+                    if self._is_closed:
+                        return []
                     self._is_idle = True
-            if work is None:
+            if not taken:
                 self._wake.get()
-            else:
-                _refuse(work)
+                continue
+            in_time = [work for work in taken if work.load.deadline > work.started_at]
+            for late in (work for work in taken if work.load.deadline <= work.started_at):
+                _refuse(late)
+            if in_time:
+                self._running = in_time
+                return in_time
 
-    def finish(self, work: Work) -> None:
-        """Takes note of how long work ran."""
-        work.finished_at = self._clock()
-        with self._lock:
-            self._running = None
-        self._estimates.add(work.load.kind, work.compute_seconds)
+    def _take_oldest(self) -> list[Work]:
+        """Takes the oldest work, and what can be joined with it, out of what waits."""
+        if not self._waiting:
+            return []
+        oldest = self._waiting.popleft()
+        taken = [oldest, *self._joinable(oldest.load.share)]
+        now = self._clock()
+        for work in taken:
+            self._count(work, -1)
+            work.started_at = now
+        return taken
+
+    def _joinable(self, share: Share | None) -> Iterator[Work]:
+        """Takes what can be joined with a call out of what waits, the oldest first."""
+        if share is None or not self._waiting:
+            return
+        kept, room = collections.deque[Work](), self._bounds.max_joined - 1
+        for work in self._waiting:
+            if room and work.load.share is not None and work.load.share.key == share.key:
+                room -= 1
+                yield work
+            else:
+                kept.append(work)
+        self._waiting = kept
+
+    def finish(self, works: Sequence[Work]) -> None:
+        """Takes note of how long work ran that was taken together."""
+        now = self._clock()
+        for work in works:
+            work.finished_at = now
+        self._running = []
+        self._estimates.add(works[0].load.kind, works[0].compute_seconds / len(works))
 
     def expected_wait_seconds(self) -> float:
         """Returns how long what waits and what runs may still take."""
         running = self._running
-        left = 0.0 if running is None else running.expected_seconds - (self._clock() - running.started_at)
+        expected = sum(work.expected_seconds for work in running)
+        left = expected - (self._clock() - running[0].started_at) if running else 0.0
         return max(left, 0.0) + self._expected_seconds
 
     def _check_bounds(self, load: Load) -> None:
