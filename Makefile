@@ -51,6 +51,7 @@ client-environments: .venv/ready ## Call a server from clients with the lowest a
 
 bench: .venv/ready ## Measure a VJP call against a bare gRPC echo
 	$(BIN)/python benchmarks/vjp_vs_echo.py
+	$(BIN)/python benchmarks/against_echo.py
 
 soak: .venv/ready ## Run at full size what `make test` runs small: the gradient check on 400 random ops
 	$(BIN)/python -W ignore -m tests.support.random_ops 400

@@ -12,7 +12,7 @@ async def echo(request: bytes, _: object) -> bytes:
 
 async def main() -> None:
     """Serves on a free port of loopback, which is printed, until it is killed."""
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     handler = grpc.unary_unary_rpc_method_handler(echo)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("benchmark.Echo", {"Echo": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")

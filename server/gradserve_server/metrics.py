@@ -1,9 +1,11 @@
 """Metrics: counts and times every call for Prometheus. The only user of prometheus_client."""
 
+import functools
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from gradserve.errors import Code
 from gradserve_server.telemetry import Call
 
 _SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -44,15 +46,27 @@ class Metrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        self._of_call = functools.cache(self._find_call)  # there are as many as the registry has ops
+        self._of_stage = functools.cache(self._find_stage)
         self._ready = Gauge("gradserve_ready", "1 while the server answers calls, else 0.", registry=registry)
 
     def call_ended(self, call: Call, cause: Exception | None) -> None:
         """Counts and times a call."""
-        op, code = call.op or OTHER, call.code.name
-        self._requests.labels(op, str(call.version) if call.op else "", call.method, code).inc()
-        self._request_seconds.labels(op, call.method, code).observe(call.seconds)
+        requests, request_seconds = self._of_call(call.op, call.version, call.method, call.code)
+        requests.inc()
+        request_seconds.observe(call.seconds)
         for stage, seconds in call.stages.items():
-            self._stage_seconds.labels(op, call.method, stage, code).observe(seconds)
+            self._of_stage(call.op, call.method, stage, call.code).observe(seconds)
+
+    def _find_call(self, op: str, version: int, method: str, code: Code) -> tuple[Counter, Histogram]:
+        labelled = op or OTHER
+        return (
+            self._requests.labels(labelled, str(version) if op else "", method, code.name),
+            self._request_seconds.labels(labelled, method, code.name),
+        )
+
+    def _find_stage(self, op: str, method: str, stage: str, code: Code) -> Histogram:
+        return self._stage_seconds.labels(op or OTHER, method, stage, code.name)
 
     def set_ready(self, ready: bool) -> None:
         """Says whether the server answers calls."""

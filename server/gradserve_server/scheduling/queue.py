@@ -99,7 +99,7 @@ class WorkQueue:
         self._is_idle = False
         self._is_closed = False
         self._estimates = Estimates()
-        self._running: Sequence[Work] = []
+        self._busy_until = -math.inf
         self._expected_seconds = 0.0
         self._bytes = 0
 
@@ -157,7 +157,7 @@ class WorkQueue:
             for late in (work for work in taken if work.load.deadline <= work.started_at):
                 _refuse(late)
             if in_time:
-                self._running = in_time
+                self._busy_until = in_time[0].started_at + sum(work.expected_seconds for work in in_time)
                 return in_time
 
     def _take_oldest(self) -> list[Work]:
@@ -190,15 +190,12 @@ class WorkQueue:
         now = self._clock()
         for work in works:
             work.finished_at = now
-        self._running = []
+        self._busy_until = -math.inf
         self._estimates.add(works[0].load.kind, works[0].compute_seconds / len(works))
 
     def expected_wait_seconds(self) -> float:
         """Returns how long what waits and what runs may still take."""
-        running = self._running
-        expected = sum(work.expected_seconds for work in running)
-        left = expected - (self._clock() - running[0].started_at) if running else 0.0
-        return max(left, 0.0) + self._expected_seconds
+        return max(self._busy_until - self._clock(), 0.0) + self._expected_seconds
 
     def _check_bounds(self, load: Load) -> None:
         bounds = self._bounds
