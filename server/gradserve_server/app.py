@@ -135,7 +135,10 @@ class App:
         definitions = find_ops(Sources.of(settings), failures)
         default = device.resolve(settings.device)
         registry = build_registry(
-            definitions, lambda wanted: default if wanted is None else device.resolve(wanted), failures
+            definitions,
+            lambda wanted: default if wanted is None else device.resolve(wanted),
+            failures,
+            max_compiled_shapes=settings.max_compiled_shapes,
         )
         bounds = Bounds(
             max_requests=settings.max_queue_requests,

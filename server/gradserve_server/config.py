@@ -97,6 +97,9 @@ class Settings(BaseSettings):
     deterministic: bool = Field(
         default=False, description="Whether equal requests get equal bits: calls are never joined."
     )
+    max_compiled_shapes: Annotated[int, Field(gt=0)] = Field(
+        default=64, description="Most sets of shapes for which XLA compiles one op; calls of others are refused."
+    )
     max_call_seconds: Annotated[float, Field(gt=0)] = Field(
         default=600.0, description="Longest that a call may take, whatever deadline its caller gave."
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import ParamSpec, TypeVar, cast
 
+from gradserve_server.autodiff.compiled_shapes import MOST_SHAPES
 from gradserve_server.autodiff.tracing import trace
 from gradserve_server.config import Settings, split_pair
 from gradserve_server.ops import GradientKind, Op, OpDefinition, OpLoadError
@@ -125,7 +126,11 @@ def _named(source: str, definitions: Sequence[OpDefinition] | None) -> Iterator[
 
 
 def build_registry(
-    definitions: Sequence[tuple[str, OpDefinition]], device_of: Callable[[str | None], str], failures: Failures
+    definitions: Sequence[tuple[str, OpDefinition]],
+    device_of: Callable[[str | None], str],
+    failures: Failures,
+    *,
+    max_compiled_shapes: int = MOST_SHAPES,
 ) -> Registry:
     """Traces ops and builds the registry of them.
 
@@ -133,6 +138,7 @@ def build_registry(
         definitions: Ops with where they come from.
         device_of: Turns the device that an op asks for (None: any) into the one that it gets, such as "cpu:0".
         failures: Takes what fails; those that name an op are listed in the registry.
+        max_compiled_shapes: For how many shapes XLA may compile each op.
 
     Raises:
         OpLoadError: An op cannot be traced or is registered twice, and failures are not skipped.
@@ -140,7 +146,8 @@ def build_registry(
     ops: dict[tuple[str, int, str], Op] = {}
     for source, definition in definitions:
         try:
-            for op in _trace(definition, source, device_of):
+            device = _device(definition, source, device_of)
+            for op in trace(definition, source=source, device=device, max_compiled_shapes=max_compiled_shapes):
                 key = (op.name, op.version, op.signature.key)
                 if key in ops:
                     raise _duplicate(op)
@@ -150,14 +157,13 @@ def build_registry(
     return Registry(ops.values(), failures.skipped)
 
 
-def _trace(definition: OpDefinition, source: str, device_of: Callable[[str | None], str]) -> list[Op]:
+def _device(definition: OpDefinition, source: str, device_of: Callable[[str | None], str]) -> str:
     try:
-        device = device_of(definition.device)
+        return device_of(definition.device)
     except ValueError as error:
         raise OpLoadError(
             str(error), source=source, cause="NO_SUCH_DEVICE", name=definition.name, version=definition.version
         ) from error
-    return trace(definition, source=source, device=device)
 
 
 def _duplicate(op: Op) -> OpLoadError:

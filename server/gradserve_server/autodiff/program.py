@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from gradserve.errors import GradserveError, InvalidRequest, Unsupported, quote
 from gradserve.tensors import Array
+from gradserve_server.autodiff.compiled_shapes import CompiledShapes
 from gradserve_server.autodiff.concrete import Executable
 from gradserve_server.autodiff.dependence import Dependence, dependence_of
 from gradserve_server.autodiff.kernel_errors import translate
@@ -51,6 +52,8 @@ class TracedProgram:
     """Device such as "cpu:0"."""
     example: Sequence[Array]
     """Inputs at which ways to compute the same are compared."""
+    compiled_shapes: CompiledShapes | None
+    """What XLA compiled it for; None if it does not."""
     is_repeatable: bool
     """Whether equal inputs give equal results, and it may be run more often than it is asked to."""
     _executables: dict[Any, Executable] = dataclasses.field(default_factory=dict)
@@ -267,6 +270,8 @@ class TracedProgram:
         return any("EagerPyFunc" in (forward.blockers(output, input_) or ()) for output, input_ in pairs)
 
     def _run(self, trace: Any, arrays: Sequence[Array]) -> list[Array]:
+        if self.compiled_shapes is not None and trace in (self.forward_trace, self.vjp_trace, self.variable_vjp_trace):
+            self.compiled_shapes.add(trace, arrays)
         executable = self._executables.get(trace)
         if executable is None:
             executable = self._executables[trace] = Executable(trace)

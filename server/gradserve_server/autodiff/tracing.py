@@ -16,6 +16,7 @@ from gradserve.dtypes import dtype_named
 from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import Array
 from gradserve_server.autodiff.authored import NoRule, trace_authored
+from gradserve_server.autodiff.compiled_shapes import MOST_SHAPES, CompiledShapes
 from gradserve_server.autodiff.concrete import runs_python
 from gradserve_server.autodiff.declaration import Declaration
 from gradserve_server.autodiff.fingerprint import fingerprint
@@ -35,19 +36,20 @@ from gradserve_server.autodiff.vjp import FlatOp, is_differentiable, vjp
 from gradserve_server.ops import Op, OpDefinition
 
 
-def trace(definition: OpDefinition, *, source: str, device: str) -> list[Op]:
+def trace(definition: OpDefinition, *, source: str, device: str, max_compiled_shapes: int = MOST_SHAPES) -> list[Op]:
     """Traces an op in the dtype of its inputs, and then in each of its further dtypes.
 
     Args:
         definition: The op.
         source: Where it comes from, such as "module 'ops.py'", for errors.
         device: Device such as "cpu:0", where its graphs are placed.
+        max_compiled_shapes: For how many shapes each signature may be compiled, if XLA does that.
 
     Raises:
         OpLoadError: It cannot be traced, or breaks its contract in a way that a trace shows.
     """
     declaration = Declaration(definition=definition, source=source)
-    tracer = _Tracer(declaration=declaration, device=device)
+    tracer = _Tracer(declaration=declaration, device=device, max_compiled_shapes=max_compiled_shapes)
     return [tracer.trace(key, specs) for key, specs in declaration.variants()]
 
 
@@ -55,6 +57,7 @@ def trace(definition: OpDefinition, *, source: str, device: str) -> list[Op]:
 class _Tracer:
     declaration: Declaration
     device: str
+    max_compiled_shapes: int
 
     @property
     def definition(self) -> OpDefinition:
@@ -147,6 +150,7 @@ class _Tracer:
             connected_inputs=[index for index, name in enumerate(graphs.op.input_names) if name in graphs.connected],
             device=self.device,
             example=example,
+            compiled_shapes=self._compiled_shapes(),
             is_repeatable=repeatable and not self.definition.stateful,
             products=ProductTraces(
                 op_name=self.definition.name,
@@ -157,6 +161,10 @@ class _Tracer:
                 device=self.device,
             ),
         )
+
+    def _compiled_shapes(self) -> CompiledShapes | None:
+        compiles = self.definition.jit_compile
+        return CompiledShapes(self.definition.name, self.max_compiled_shapes) if compiles else None
 
     def _trace_vjp(
         self, op: FlatOp, *, specs: list[Any], outputs: Mapping[str, Any], uncounted: int
