@@ -87,7 +87,7 @@ async def test_call_whose_deadline_passed_in_the_queue_is_told_and_never_taken(q
     queue.put(in_time)
     clock.seconds += 1.0
     assert queue.take() == [in_time]
-    with pytest.raises(DeadlineExceeded, match="it was not begun") as raised:
+    with pytest.raises(DeadlineExceeded, match="before the call was begun, after 1 s") as raised:
         await late.future
     assert raised.value.reason == "DEADLINE_PASSED_IN_QUEUE"
 
@@ -101,6 +101,12 @@ async def test_call_that_the_queue_would_not_reach_in_time_is_refused_at_once(qu
     assert raised.value.reason == "DEADLINE_OUT_OF_REACH"
     assert raised.value.retry_after_seconds == pytest.approx(3.0, rel=0.01)
     queue.put(work(clock, seconds=5.0))
+
+
+async def test_call_that_comes_after_its_deadline_is_told_so(queue, clock) -> None:
+    with pytest.raises(DeadlineExceeded):
+        queue.put(work(clock, seconds=0.0))
+    assert queue.requests == 0
 
 
 async def test_what_runs_counts_for_what_is_left_of_it(queue, clock) -> None:

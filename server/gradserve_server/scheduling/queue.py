@@ -119,6 +119,7 @@ class WorkQueue:
         Raises:
             ResourceExhausted: As much waits as may (QUEUE_FULL), or so much that this would wait beyond its deadline
                 (DEADLINE_OUT_OF_REACH); with the seconds after which another try makes sense.
+            DeadlineExceeded: Its deadline has passed already.
         """
         work.expected_seconds = self._estimates.of(work.load.kind)
         with self._lock:
@@ -214,13 +215,15 @@ class WorkQueue:
 
     def _check_reach(self, load: Load) -> None:
         wait, left = self.expected_wait_seconds(), load.deadline - self._clock()
+        if left <= 0:
+            raise _deadline_passed(0.0)
         if wait > left:
             raise ResourceExhausted(
                 f"device {self._device}: {len(self._waiting)} calls wait there for about {wait:.3g} s, and the deadline of this one is "
                 f"in {left:.3g} s; try again later, or give it a longer timeout",
                 reason="DEADLINE_OUT_OF_REACH",
                 facts={"device": self._device, "wanted": f"{left:.6f}", "got": f"{wait:.6f}"},
-                retry_after_seconds=wait - max(left, 0.0),
+                retry_after_seconds=wait - left,
             )
 
     def _count(self, work: Work, change: int) -> None:
@@ -236,11 +239,14 @@ class WorkQueue:
 def _refuse(work: Work) -> None:
     """Tells the caller of work that its deadline passed while it waited."""
     work.run = None
-    error = DeadlineExceeded(
-        f"the deadline passed while the call waited for its device, for {work.queue_seconds:.3g} s; it was not begun",
+    work.settle(None, _deadline_passed(work.queue_seconds))
+
+
+def _deadline_passed(waited_seconds: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the deadline passed before the call was begun, after {waited_seconds:.3g} s in the queue of its device",
         reason="DEADLINE_PASSED_IN_QUEUE",
     )
-    work.settle(None, error)
 
 
 def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
