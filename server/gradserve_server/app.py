@@ -144,6 +144,7 @@ class App:
             max_requests=settings.max_queue_requests,
             max_bytes=settings.max_queue_bytes,
             max_joined=1 if settings.deterministic else settings.max_batch_calls,
+            max_wait_seconds=settings.max_batch_wait_microseconds * 1e-6,
         )
         for name in {info.device for info in registry.infos() if info.device}:
             self._devices[name] = device.Device(name, time.perf_counter, bounds)
@@ -164,14 +165,12 @@ class App:
             return op
         try:
             await self._submit(op.device, functools.partial(warm_up, op)).future
-            found: Op = await self._submit(op.device, functools.partial(with_facts, op)).future
-            found = await self._submit(op.device, functools.partial(with_layout, found)).future
+            op = await self._submit(op.device, functools.partial(with_facts, op)).future
+            op = await self._submit(op.device, functools.partial(with_layout, op)).future
         except OpLoadError as error:
             failures.add(error)
         except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
             self._logger.warning("warm-up failed", op=op.name, error=cause_of(error))
-        else:
-            return found
         return op
 
     async def _check_gradients(self, registry: Registry, checker: Checker, failures: "Failures") -> Registry:
@@ -187,7 +186,11 @@ class App:
             if op.stateful or not op.repeatable:
                 continue
             self._logger.debug("checking gradient", op=op.name, signature=op.signature.key)
-            found = await checker.check(op, None, START_OPTIONS)
+            try:
+                found = await checker.check(op, None, START_OPTIONS)
+            except Exception as error:  # a check is no reason to stop a server that could serve
+                self._logger.warning("gradient check failed", op=op.name, error=cause_of(error))
+                continue
             if found.verdict == "fail" and setting == "refuse":
                 text = f"{found.text}; mend the rule, or declare what it is: gradient='surrogate'"
                 failures.add(op.failure(text, "WRONG_GRADIENT"))

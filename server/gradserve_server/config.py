@@ -94,6 +94,9 @@ class Settings(BaseSettings):
     max_batch_calls: Annotated[int, Field(gt=0)] = Field(
         default=64, description="Most calls that run as one, where an op has independent rows; 1 joins none."
     )
+    max_batch_wait_microseconds: Annotated[int, Field(ge=0)] = Field(
+        default=1000, description="Longest that a call waits for others to join it, while several callers are at work."
+    )
     deterministic: bool = Field(
         default=False, description="Whether equal requests get equal bits: calls are never joined."
     )

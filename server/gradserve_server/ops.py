@@ -355,7 +355,7 @@ class Op:
     linear: bool | None = None
     """Whether gradients are linear in the output gradients; None if that is not known."""
     is_compiled: bool = False
-    """Whether XLA compiles it, anew for each shape."""
+    """Whether XLA compiles it or a part of it, anew for each shape."""
     layout: Layout | None = None
     """Where the rows of its tensors are, once that has been tried out; None if its calls run one by one."""
 

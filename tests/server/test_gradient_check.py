@@ -186,6 +186,17 @@ def test_check_of_16_bits_that_float64_cannot_stand_in_for_finds_gross_faults(dt
     assert ("only gross faults show" in check.text) == (factor == 1)
 
 
+def test_check_of_16_bits_goes_on_where_a_kernel_refuses_float64_once_it_runs() -> None:
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0, 1], [2.0, 3.0]), 0.0)
+    op = trace_one(
+        lambda x, i: x * tf.cast(table.lookup(i), tf.float16),
+        inputs={"x": tf.TensorSpec([3], tf.float16), "i": tf.TensorSpec([], tf.int32)},
+    )
+    check = check_gradient(op)
+    assert check.verdict == "pass"
+    assert "only gross faults show" in check.text
+
+
 def test_check_of_16_bits_does_not_trust_another_function_in_float64() -> None:
     def bits(x):
         return tf.cast(tf.bitcast(x, tf.int16), x.dtype)  # in float64 it has another shape

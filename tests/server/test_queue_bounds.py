@@ -6,6 +6,8 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,10 +37,10 @@ def queue(clock: Hands) -> WorkQueue:
     return WorkQueue("cpu:0", Bounds(max_requests=3, max_bytes=100), clock)
 
 
-def work(clock: Hands, *, kind: str = "", size_bytes: int = 0, seconds: float = math.inf) -> Work:
+def work(clock: Hands, *, kind: str = "", size_bytes: int = 0, seconds: float = math.inf, share: Any = None) -> Work:
     """Returns work that is of use for so many seconds."""
     loop = asyncio.get_running_loop()
-    load = Load(kind=kind, size_bytes=size_bytes, deadline=clock() + seconds)
+    load = Load(kind=kind, size_bytes=size_bytes, deadline=clock() + seconds, share=share)
     return Work(run=lambda: None, loop=loop, future=loop.create_future(), load=load, queued_at=clock())
 
 
@@ -101,6 +103,35 @@ async def test_call_that_the_queue_would_not_reach_in_time_is_refused_at_once(qu
     assert raised.value.reason == "DEADLINE_OUT_OF_REACH"
     assert raised.value.retry_after_seconds == pytest.approx(3.0, rel=0.01)
     queue.put(work(clock, seconds=5.0))
+
+
+async def test_calls_that_can_join_one_that_waits_are_not_expected_to_take_any_longer(clock) -> None:
+    queue = WorkQueue("cpu:0", Bounds(max_joined=4, max_wait_seconds=0.0), clock)
+    teach(queue, clock, "op", 2.0)
+    share = SimpleNamespace(key="same")
+    for number in range(9):
+        queue.put(work(clock, kind="op", share=share))
+        assert queue.expected_wait_seconds() == pytest.approx(2.0 * (number // 4 + 1), rel=0.01)
+    assert [len(queue.take()) for _ in range(3)] == [4, 4, 1]
+    assert (queue.requests, queue.expected_wait_seconds()) == (0, pytest.approx(2.0, rel=0.01))
+
+
+async def test_oldest_call_waits_for_others_only_where_several_callers_were_at_work(clock) -> None:
+    queue = WorkQueue("cpu:0", Bounds(max_wait_seconds=5.0), clock)
+    share = SimpleNamespace(key="same")
+    queue.put(work(clock, share=share))
+    assert len(queue.take()) == 1  # alone: at once
+    for _ in range(3):
+        queue.put(work(clock, share=share))
+    assert len(queue.take()) == 3
+    first = work(clock, share=share)
+    queue.put(first)
+    taking = asyncio.ensure_future(asyncio.to_thread(queue.take))
+    await asyncio.sleep(0.05)
+    assert not taking.done()
+    for _ in range(2):
+        queue.put(work(clock, share=share))
+    assert len(await taking) == 3  # as many as were at work before
 
 
 async def test_call_that_comes_after_its_deadline_is_told_so(queue, clock) -> None:

@@ -105,6 +105,16 @@ def test_graph_without_a_wide_form_says_why(function, reason: str) -> None:
     assert caught.value.reason == "NO_WIDER_FORM"
 
 
+def test_loop_that_ends_by_rounding_has_no_wide_form() -> None:
+    def saturated(x):
+        (end,) = tf.while_loop(lambda a: a + 1 != a, lambda a: (a + 1,), (tf.constant(0.0, tf.float16),))
+        return x * end
+
+    op = trace_one(saturated, inputs={"x": HALF})
+    with pytest.raises(Unsupported, match="comparison of floats"):
+        op.program.wide_forward([X])
+
+
 def test_function_that_calls_itself_has_no_wide_form() -> None:
     trace = trace_one(nested(tf.square), inputs={"x": HALF}).program.forward_trace
     with pytest.raises(NoWiderForm, match="calls itself"):

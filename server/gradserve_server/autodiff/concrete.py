@@ -72,6 +72,13 @@ def runs_python(trace: Any) -> bool:
     return any("PyFunc" in node.op for node in nodes_of(trace))
 
 
+def compiles(trace: Any) -> bool:
+    """Returns whether XLA compiles a concrete function or a part of it."""
+    functions = trace.graph.as_graph_def().library.function
+    attributes = [item.attr for item in (*nodes_of(trace), *functions)]
+    return any("_XlaMustCompile" in each and each["_XlaMustCompile"].b for each in attributes)
+
+
 def nodes_of(trace: Any) -> list[Any]:
     """Returns the nodes of a concrete function and of all functions that it calls."""
     graph = trace.graph.as_graph_def()

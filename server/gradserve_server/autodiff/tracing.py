@@ -17,7 +17,7 @@ from gradserve.signature import Signature, TensorSpec
 from gradserve.tensors import Array
 from gradserve_server.autodiff.authored import NoRule, trace_authored
 from gradserve_server.autodiff.compiled_shapes import MOST_SHAPES, CompiledShapes
-from gradserve_server.autodiff.concrete import runs_python
+from gradserve_server.autodiff.concrete import compiles, runs_python
 from gradserve_server.autodiff.declaration import Declaration
 from gradserve_server.autodiff.fingerprint import fingerprint
 from gradserve_server.autodiff.gradient_rules import has_custom_rule
@@ -98,7 +98,7 @@ class _Tracer:
             repeatable=repeatable,
             has_custom_rule=custom,
             linear=None if custom or graphs.no_vjp else True,
-            is_compiled=definition.jit_compile,
+            is_compiled=any(map(compiles, graphs.traces)),
         )
 
     def _graphs(self, specs: Mapping[str, Any]) -> "_Graphs":

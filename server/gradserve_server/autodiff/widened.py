@@ -55,6 +55,8 @@ def widened(trace: Any, *, device: str, nudged: bool = False) -> Any:
         graph, input_names, output_names = undecorated(trace)
     except RecursiveFunction as error:
         raise NoWiderForm("one of its functions calls itself") from error
+    if _loops_by_floats(graph):
+        raise NoWiderForm("a loop ends by a comparison of floats, which may take far longer in float64")
     _widen(graph, _nudge if nudged else _keep)
     for function in graph.library.function:
         context().add_function_def(function)
@@ -70,6 +72,18 @@ def widened(trace: Any, *, device: str, nudged: bool = False) -> Any:
         return concrete_function(imported, specs, device=device)
     except Exception as error:  # TensorFlow refuses dtypes in many ways
         raise NoWiderForm(f"TensorFlow does not know it for float64: {kernel_text(str(error))}") from error
+
+
+def _loops_by_floats(graph: Any) -> bool:
+    functions = {function.signature.name: function for function in graph.library.function}
+    nodes = [*graph.node, *(node for function in functions.values() for node in function.node_def)]
+    conditions = [functions[node.attr["cond"].func.name] for node in nodes if node.op in ("While", "StatelessWhile")]
+    return any(
+        attribute.type in _NUMBERS
+        for condition in conditions
+        for node in condition.node_def
+        for attribute in node.attr.values()
+    )
 
 
 def _widen_value(value: Any) -> Any:

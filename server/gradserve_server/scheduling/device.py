@@ -118,6 +118,8 @@ def _run(work: Work) -> Outcome:
         return None, None
     try:
         return run(), None
+    except StopIteration as raised:  # no future takes it
+        return None, RuntimeError(f"the op raised {type(raised).__name__}")
     except Exception as raised:  # an op may raise anything; it goes to the caller who sent the work
         return None, raised
     except BaseException as raised:  # SystemExit and the like would end the event loop that they are handed to

@@ -74,27 +74,24 @@ def layout_of(op: Op) -> Layout | None:
         return None
     signature = op.signature
     specs = [*signature.inputs.values(), *signature.outputs.values()]
-    if op.elementwise and all(spec.accepts_shape((2,)) and spec.accepts_shape((3,)) for spec in specs):
-        axes: dict[str, int | None] = dict.fromkeys([*signature.inputs, *signature.outputs], 0)
-    else:
-        axes = {spec.name: axis for spec in specs if (axis := signature.batch_axes.get(spec.name)) is not None}
-        if any(not _is_open(spec.shape, axes[spec.name]) for spec in specs if spec.name in axes):
-            return None
+    is_flat = op.elementwise and all(spec.accepts_shape((2,)) and spec.accepts_shape((3,)) for spec in specs)
+    axes = {spec.name: 0 for spec in specs} if is_flat else signature.batch_axes
+    if not is_flat and not all(_is_open(spec.shape, axes[spec.name]) for spec in specs if spec.name in axes):
+        return None
     if not any(name in axes for name in signature.inputs) or not all(name in axes for name in signature.outputs):
         return None
     return Layout(
         inputs=[axes.get(name) for name in signature.inputs],
-        outputs=[axes[name] or 0 for name in signature.outputs],
-        output_gradients=[axes[name] or 0 for name, spec in signature.outputs.items() if spec.differentiable],
+        outputs=[axes[name] for name in signature.outputs],
+        output_gradients=[axes[name] for name, spec in signature.outputs.items() if spec.differentiable],
         gradients=[index for index, spec in enumerate(signature.inputs.values()) if spec.differentiable],
-        is_flat=op.elementwise,
+        is_flat=is_flat,
     )
 
 
-def _is_open(shape: Sequence[int | None] | None, axis: int | None) -> bool:
-    if shape is None or axis is None:
-        return True
-    return -len(shape) <= axis < len(shape) and shape[axis] is None
+def _is_open(shape: Sequence[int | None] | None, axis: int) -> bool:
+    """Whether a tensor of that shape may have any number of rows; one of any rank may be another tensor in another rank."""
+    return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] is None
 
 
 def share_of(
@@ -159,7 +156,7 @@ def _given(layout: Layout, output_gradients: Sequence[Array]) -> list[tuple[Arra
     ]
 
 
-def run_together(shares: Sequence[Share]) -> list[tuple[list[Array], list[Array]]]:
+def run_together(shares: Sequence[Share]) -> list[Results]:
     """Runs several calls as one; returns outputs and gradients of each.
 
     Raises:

@@ -14,6 +14,8 @@ from gradserve.errors import DeadlineExceeded, ResourceExhausted
 from gradserve_server.scheduling.estimates import Estimates
 from gradserve_server.scheduling.joining import Share
 
+_FEWER = 0.9
+"""What is left, at each time that work is taken, of the number of callers that were seen at work at once."""
 Clock = Callable[[], float]
 """Returns seconds from any fixed point; handed in, so that tests can turn it."""
 
@@ -46,6 +48,8 @@ class Bounds:
     """Most bytes of their tensors."""
     max_joined: int = 64
     """Most calls that run as one; 1 joins none."""
+    max_wait_seconds: float = 1e-3
+    """Longest that the oldest call waits for others to join it."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
@@ -96,11 +100,13 @@ class WorkQueue:
         self._lock = threading.Lock()
         self._waiting: collections.deque[Work] = collections.deque()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._is_idle = False
+        self._wake_at = math.inf
         self._is_closed = False
+        self._callers = 1.0
         self._estimates = Estimates()
         self._busy_until = -math.inf
         self._expected_seconds = 0.0
+        self._by_key: collections.Counter[Hashable] = collections.Counter()
         self._bytes = 0
 
     @property
@@ -121,8 +127,8 @@ class WorkQueue:
                 (DEADLINE_OUT_OF_REACH); with the seconds after which another try makes sense.
             DeadlineExceeded: Its deadline has passed already.
         """
-        work.expected_seconds = self._estimates.of(work.load.kind)
         with self._lock:
+            work.expected_seconds = self._expected_seconds_of(work.load)
             self._check_bounds(work.load)
             self._check_reach(work.load)
             self._waiting.append(work)
@@ -146,13 +152,15 @@ class WorkQueue:
         """Waits for work that can still be answered in time: the oldest, and what can be joined with it; none if closed."""
         while True:
             with self._lock:
-                taken = self._take_oldest()
+                wait_seconds = self._wait_seconds()
+                taken = [] if wait_seconds else self._take_oldest()
                 if not taken:
-                    if self._is_closed:
+                    if self._is_closed and not self._waiting:
                         return []
-                    self._is_idle = True
+                    self._wake_at = self._callers if wait_seconds else 1
             if not taken:
-                self._wake.get()
+                with contextlib.suppress(queue.Empty):  # no others came meanwhile
+                    self._wake.get(timeout=wait_seconds)
                 continue
             in_time = [work for work in taken if work.load.deadline > work.started_at]
             for late in (work for work in taken if work.load.deadline <= work.started_at):
@@ -161,10 +169,24 @@ class WorkQueue:
                 self._busy_until = in_time[0].started_at + sum(work.expected_seconds for work in in_time)
                 return in_time
 
+    def _wait_seconds(self) -> float | None:
+        """Returns how long to wait for more calls to join the oldest; None, or until there is one at all, if not at all.
+
+        Of late so many callers were at work at once: if fewer calls wait now, the others are on their way.
+        """
+        if not self._waiting or self._is_closed:
+            return None
+        oldest, bounds = self._waiting[0], self._bounds
+        if oldest.load.share is None or len(self._waiting) >= min(int(self._callers), bounds.max_joined):
+            return None
+        left = oldest.queued_at + bounds.max_wait_seconds - self._clock()
+        return left if left > 0 else None
+
     def _take_oldest(self) -> list[Work]:
         """Takes the oldest work, and what can be joined with it, out of what waits."""
         if not self._waiting:
             return []
+        self._callers = max(float(len(self._waiting)), _FEWER * self._callers)
         oldest = self._waiting.popleft()
         taken = [oldest, *self._joinable(oldest.load.share)]
         now = self._clock()
@@ -192,7 +214,7 @@ class WorkQueue:
         for work in works:
             work.finished_at = now
         self._busy_until = -math.inf
-        self._estimates.add(works[0].load.kind, works[0].compute_seconds / len(works))
+        self._estimates.add(works[0].load.kind, works[0].compute_seconds)
 
     def expected_wait_seconds(self) -> float:
         """Returns how long what waits and what runs may still take."""
@@ -226,13 +248,23 @@ class WorkQueue:
                 retry_after_seconds=wait - left,
             )
 
+    def _expected_seconds_of(self, load: Load) -> float:
+        """Returns how long a call may run by itself: not at all, if it can join one that waits."""
+        joins = 0 if load.share is None else self._by_key[load.share.key] % self._bounds.max_joined
+        return 0.0 if joins else self._estimates.of(load.kind)
+
     def _count(self, work: Work, change: int) -> None:
+        if work.load.share is not None:
+            self._by_key[work.load.share.key] += change
+            if not self._by_key[work.load.share.key]:
+                del self._by_key[work.load.share.key]
         self._bytes += change * work.load.size_bytes
         self._expected_seconds = (self._expected_seconds + change * work.expected_seconds) if self._waiting else 0.0
 
     def _wake_up(self) -> None:
-        if self._is_idle:
-            self._is_idle = False
+        """Wakes the thread that takes, if as many calls wait as it wants, or the queue is closed."""
+        if len(self._waiting) >= self._wake_at or (self._is_closed and self._wake_at < math.inf):
+            self._wake_at = math.inf
             self._wake.put(None)
 
 
