@@ -24,7 +24,7 @@ class DType:
     @property
     def is_string(self) -> bool:
         """Whether the elements are byte strings."""
-        return self.wire == tensor_pb2.DATA_TYPE_STRING
+        return self.name == "string"
 
     @property
     def is_floating(self) -> bool:
@@ -64,7 +64,7 @@ DTYPES: tuple[DType, ...] = (
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 _BY_WIRE = {int(dtype.wire): dtype for dtype in DTYPES}
-STRING = _BY_NAME["string"]
+BOOL, STRING = _BY_NAME["bool"], _BY_NAME["string"]
 
 
 def dtype_named(name: str) -> DType:

@@ -4,19 +4,22 @@ Everything that a hostile message could get wrong is checked here, with Python i
 allocated: dtype, dimensions, byte count, bool bytes.
 """
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gradserve.dtypes import DType, dtype_of, dtype_on_wire
+from gradserve.dtypes import BOOL, DType, dtype_of, dtype_on_wire
 from gradserve.errors import InvalidRequest, quote
 from gradserve.v1 import tensor_pb2
 
 MAX_RANK = 32
 """Most dimensions a tensor may have: what every supported numpy can hold."""
 _MAX_BYTES = 2**63 - 1
+_FORMS = 4096
+"""How many kinds of tensors are kept that were found to be good."""
 
 Array = npt.NDArray[Any]
 
@@ -45,12 +48,13 @@ def encode(array: Array | np.generic, name: str = "") -> tensor_pb2.Tensor:
     return tensor_pb2.Tensor(name=name, dtype=dtype.wire, shape=array.shape, data=little_endian.tobytes())
 
 
-def decode(tensor: tensor_pb2.Tensor, place: str = "tensor") -> Array:
-    """Decodes a message into an array; no copy is made beside protobuf's own, so the array is read-only.
+def decode(tensor: tensor_pb2.Tensor, place: str = "tensor", elements: Array | None = None) -> Array:
+    """Decodes a message into an array; no copy is made beside protobuf's own, so the array may be read-only.
 
     Args:
         tensor: The message.
         place: What errors call it, such as "input 'x'".
+        elements: What stands for ``tensor.data``, as bytes, if ``gradserve.wire.parse`` left it out.
 
     Returns:
         The array, little-endian and row-major; strings as an object array of ``bytes``.
@@ -59,28 +63,56 @@ def decode(tensor: tensor_pb2.Tensor, place: str = "tensor") -> Array:
         InvalidRequest: Unknown dtype (UNKNOWN_DTYPE), a bad dimension (BAD_SHAPE), a byte or string count that does
             not fit the shape (BYTE_COUNT_MISMATCH), or a bool byte other than 0 and 1 (BAD_BOOL).
     """
-    dtype = dtype_on_wire(tensor.dtype)
+    form = _form_of(tensor.dtype, tuple(tensor.shape), place)
+    data = tensor.data if elements is None else elements
+    if len(data) != form.data_bytes:
+        raise _miscounted("bytes of data", form, wanted=form.data_bytes, got=len(data))
+    if len(tensor.strings) != form.strings:
+        raise _miscounted("strings", form, wanted=form.strings, got=len(tensor.strings))
+    if form.dtype.is_string:
+        array = np.empty(form.strings, dtype=object)
+        array[:] = list(tensor.strings)
+    else:
+        array = np.frombuffer(data, dtype=form.dtype.numpy)
+        if form.dtype is BOOL:
+            _check_bools(array.view(np.uint8), place)
+    return array.reshape(form.shape)
+
+
+class _Form(NamedTuple):
+    """What is known of a tensor before its elements are looked at."""
+
+    place: str
+    dtype: DType
+    shape: tuple[int, ...]
+    data_bytes: int
+    """How many bytes of data it must have."""
+    strings: int
+    """How many strings it must have."""
+
+
+@functools.lru_cache(_FORMS)
+def _form_of(wire: int, shape: tuple[int, ...], place: str) -> _Form:
+    dtype = dtype_on_wire(wire)
     if dtype is None:
         raise InvalidRequest(
-            f"{place}: dtype is not a known gradserve.v1.DataType: got {tensor.dtype}",
+            f"{place}: dtype is not a known gradserve.v1.DataType: got {wire}",
             reason="UNKNOWN_DTYPE",
-            facts={"place": place, "got": str(tensor.dtype)},
+            facts={"place": place, "got": str(wire)},
         )
-    shape = tuple(tensor.shape)
     count = element_count(shape, dtype, place)
     if dtype.is_string:
-        return _decode_strings(tensor, dtype, shape, count, place)
-    data = tensor.data
-    _check_count("bytes of data", place, dtype, shape, wanted=count * dtype.numpy.itemsize, got=len(data))
-    _check_count("strings", place, dtype, shape, wanted=0, got=len(tensor.strings))
-    array = np.frombuffer(data, dtype=dtype.numpy)
-    if dtype.name == "bool" and data and array.view(np.uint8).max() > 1:
+        return _Form(place, dtype, shape, data_bytes=0, strings=count)
+    return _Form(place, dtype, shape, data_bytes=count * dtype.numpy.itemsize, strings=0)
+
+
+def _check_bools(elements: Array, place: str) -> None:
+    if elements.size and elements.max() > 1:
         raise InvalidRequest(
-            f"{place}: each byte of a bool tensor must be 0 or 1: got {array.view(np.uint8).max()}",
+            f"{place}: each byte of a bool tensor must be 0 or 1: got {elements.max()}",
             reason="BAD_BOOL",
             facts={"place": place},
         )
-    return array.reshape(shape)
 
 
 def element_count(shape: Sequence[int], dtype: DType, place: str) -> int:
@@ -107,25 +139,16 @@ def element_count(shape: Sequence[int], dtype: DType, place: str) -> int:
     return count
 
 
-def _decode_strings(tensor: tensor_pb2.Tensor, dtype: DType, shape: tuple[int, ...], count: int, place: str) -> Array:
-    _check_count("strings", place, dtype, shape, wanted=count, got=len(tensor.strings))
-    _check_count("bytes of data", place, dtype, shape, wanted=0, got=len(tensor.data))
-    array = np.empty(count, dtype=object)
-    array[:] = list(tensor.strings)
-    return array.reshape(shape)
-
-
 def _bad_shape(place: str, rule: str, got: str) -> InvalidRequest:
     return InvalidRequest(f"{place}: {rule}: got {got}", reason="BAD_SHAPE", facts={"place": place, "got": got})
 
 
-def _check_count(unit: str, place: str, dtype: DType, shape: tuple[int, ...], *, wanted: int, got: int) -> None:
-    if got != wanted:
-        raise InvalidRequest(
-            f"{place}: {unit} must fit shape {shape} and dtype {dtype.name}: wanted {wanted}, got {got}",
-            reason="BYTE_COUNT_MISMATCH",
-            facts={"place": place, "wanted": str(wanted), "got": str(got)},
-        )
+def _miscounted(unit: str, form: _Form, *, wanted: int, got: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{form.place}: {unit} must fit shape {form.shape} and dtype {form.dtype.name}: wanted {wanted}, got {got}",
+        reason="BYTE_COUNT_MISMATCH",
+        facts={"place": form.place, "wanted": str(wanted), "got": str(got)},
+    )
 
 
 def _to_bytes(item: object, name: str) -> bytes:

@@ -1,9 +1,10 @@
 """Requests of the evaluating RPCs: bytes -> ``EvaluationRequest``."""
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradserve.errors import InvalidRequest, quote
@@ -11,9 +12,9 @@ from gradserve.gradient_check import Line
 from gradserve.signature import check_no_repeats
 from gradserve.tensors import Array, decode
 from gradserve.v1 import gradient_service_pb2 as pb
-from gradserve.v1 import tensor_pb2
+from gradserve.wire import Elements, parse
 
-Item = TypeVar("Item")
+Items = TypeVar("Items", bound=Sequence[Any])
 _Message = (
     pb.ForwardRequest | pb.VjpRequest | pb.JvpRequest | pb.HvpRequest | pb.JacobianRequest | pb.CheckGradientRequest
 )
@@ -21,10 +22,13 @@ _Message = (
 _MOST_OF_A_CHECK = {"points": 100, "directions": 1000, "max_elements": 4096, "max_seconds": 600}
 _MOST_POINTS_OF_A_LINE = 4096
 
+_UNCONNECTED = frozenset(pb.UnconnectedGradients.values())
 _MAX_TENSORS = 4096
 """Most inputs, output gradients or names in a request: far more than any op has, few enough to look at each."""
 _BROADCAST_LIMIT = 2**62
 """How many elements all inputs may have when they are broadcast together, whether or not an op does that."""
+_SHAPES = 4096
+"""How many sets of shapes are kept that were found to be good."""
 _EMPTY_LIMIT = 2**20
 """What the dimensions other than 0 of the empty tensors of a request may multiply to, all together."""
 
@@ -76,15 +80,15 @@ def decode_forward(data: bytes) -> EvaluationRequest:
         DecodeError: The bytes are no such message.
         InvalidRequest: A tensor is malformed, or a name stands twice.
     """
-    return EvaluationRequest(**_common(pb.ForwardRequest.FromString(data)))
+    return EvaluationRequest(**_common(*parse(pb.ForwardRequest, data)))
 
 
 def decode_vjp(data: bytes) -> EvaluationRequest:
     """Decodes a ``VjpRequest``; raises as ``decode_forward`` does."""
-    message = pb.VjpRequest.FromString(data)
+    message, elements = parse(pb.VjpRequest, data)
     return EvaluationRequest(
-        **_common(message),
-        output_gradients=_decode_all(message.output_gradients, "output gradient"),
+        **_common(message, elements),
+        output_gradients=_decode_all(message, "output_gradients", elements),
         stack=message.stack,
         differentiate=_check_length(list(message.differentiate), "differentiate"),
         variable_gradients=message.variable_gradients,
@@ -94,30 +98,30 @@ def decode_vjp(data: bytes) -> EvaluationRequest:
 
 def decode_jvp(data: bytes) -> EvaluationRequest:
     """Decodes a ``JvpRequest``; raises as ``decode_forward`` does."""
-    message = pb.JvpRequest.FromString(data)
+    message, elements = parse(pb.JvpRequest, data)
     return EvaluationRequest(
-        **_common(message),
-        vectors=_decode_all(message.tangents, "tangent"),
+        **_common(message, elements),
+        vectors=_decode_all(message, "tangents", elements),
         zero_unconnected=_zero_unconnected(message.unconnected),
     )
 
 
 def decode_hvp(data: bytes) -> EvaluationRequest:
     """Decodes an ``HvpRequest``; raises as ``decode_forward`` does."""
-    message = pb.HvpRequest.FromString(data)
+    message, elements = parse(pb.HvpRequest, data)
     return EvaluationRequest(
-        **_common(message),
-        output_gradients=_decode_all(message.output_gradients, "output gradient"),
-        vectors=_decode_all(message.vectors, "vector"),
+        **_common(message, elements),
+        output_gradients=_decode_all(message, "output_gradients", elements),
+        vectors=_decode_all(message, "vectors", elements),
         zero_unconnected=_zero_unconnected(message.unconnected),
     )
 
 
 def decode_jacobian(data: bytes) -> EvaluationRequest:
     """Decodes a ``JacobianRequest``; raises as ``decode_forward`` does."""
-    message = pb.JacobianRequest.FromString(data)
+    message, elements = parse(pb.JacobianRequest, data)
     return EvaluationRequest(
-        **_common(message),
+        **_common(message, elements),
         differentiate=_check_length(list(message.differentiate), "differentiate"),
         zero_unconnected=_zero_unconnected(message.unconnected),
     )
@@ -125,7 +129,7 @@ def decode_jacobian(data: bytes) -> EvaluationRequest:
 
 def decode_check_gradient(data: bytes) -> CheckRequest:
     """Decodes a ``CheckGradientRequest``; raises as ``decode_forward`` does, and for an option out of its range (BAD_OPTION)."""
-    message = pb.CheckGradientRequest.FromString(data)
+    message, elements = parse(pb.CheckGradientRequest, data)
     options: dict[str, Any] = {"draw_seed": message.draw_seed}
     for name, most in _MOST_OF_A_CHECK.items():
         value = getattr(message, name)
@@ -134,7 +138,7 @@ def decode_check_gradient(data: bytes) -> CheckRequest:
         if value:
             options[name] = value
     line = _decode_line(message.line) if message.HasField("line") else None
-    return CheckRequest(call=EvaluationRequest(**_common(message)), options=options, line=line)
+    return CheckRequest(call=EvaluationRequest(**_common(message, elements)), options=options, line=line)
 
 
 def _decode_line(message: pb.Line) -> Line:
@@ -153,7 +157,7 @@ def _bad_option(name: str, wanted: str, got: object) -> InvalidRequest:
     )
 
 
-def _common(message: "_Message") -> dict[str, Any]:
+def _common(message: "_Message", elements: Elements) -> dict[str, Any]:
     """Returns what all these requests have."""
     if message.version < 0:
         raise InvalidRequest(f"version: wanted at least 0, got {message.version}", reason="BAD_VERSION")
@@ -161,27 +165,36 @@ def _common(message: "_Message") -> dict[str, Any]:
         "op": message.op,
         "version": message.version,
         "signature": message.signature,
-        "inputs": _decode_all(message.inputs, "input"),
+        "inputs": _decode_all(message, "inputs", elements),
         "seed": message.seed if message.HasField("seed") else None,
     }
 
 
 def _zero_unconnected(value: "pb.UnconnectedGradients") -> bool:
-    if value not in pb.UnconnectedGradients.values():
+    if value not in _UNCONNECTED:
         raise InvalidRequest(f"unconnected: no such value: got {value}", reason="BAD_UNCONNECTED")
     return value == pb.UNCONNECTED_GRADIENTS_ZERO
 
 
-def _decode_all(tensors: Iterable[tensor_pb2.Tensor], what: str) -> dict[str, Array]:
-    tensors = list(tensors)
-    _check_length(tensors, f"{what}s")
-    check_no_repeats([tensor.name for tensor in tensors], f"{what}s", "REPEATED_NAME")
-    arrays = {tensor.name: decode(tensor, f"{what} {quote(tensor.name)}") for tensor in tensors}
-    check_combined([array.shape for array in arrays.values()], f"{what}s")
+def _decode_all(message: "_Message", field: str, elements: Elements) -> dict[str, Array]:
+    """Returns the tensors of a field by name; ``elements`` are those that ``parse`` left out of the message."""
+    tensors = getattr(message, field)
+    if not tensors:
+        return {}
+    place = field.replace("_", " ")
+    _check_length(tensors, place)
+    number = message.DESCRIPTOR.fields_by_name[field].number if elements else 0
+    arrays = {}
+    for index, tensor in enumerate(tensors):
+        name = tensor.name
+        arrays[name] = decode(tensor, f"{place[:-1]} {quote(name)}", elements.get((number, index)))
+    if len(arrays) != len(tensors):
+        check_no_repeats([tensor.name for tensor in tensors], place, "REPEATED_NAME")
+    check_combined(tuple([array.shape for array in arrays.values()]), place)
     return arrays
 
 
-def _check_length(items: list[Item], place: str) -> list[Item]:
+def _check_length(items: Items, place: str) -> Items:
     if len(items) > _MAX_TENSORS:
         raise InvalidRequest(
             f"{place}: wanted at most {_MAX_TENSORS}, got {len(items)}",
@@ -191,7 +204,8 @@ def _check_length(items: list[Item], place: str) -> list[Item]:
     return items
 
 
-def check_combined(shapes: Iterable[tuple[int, ...]], place: str, *, rows: int = 1) -> None:
+@functools.lru_cache(_SHAPES)
+def check_combined(shapes: tuple[tuple[int, ...], ...], place: str, *, rows: int = 1) -> None:
     """Refuses shapes whose sizes would overflow once an op combines them: TensorFlow then ends the process.
 
     Small messages can have them: (2^40, 1, 0) and (1, 2^40, 0) hold no byte, and broadcast to (2^40, 2^40, 0). Where
@@ -205,7 +219,6 @@ def check_combined(shapes: Iterable[tuple[int, ...]], place: str, *, rows: int =
     Raises:
         InvalidRequest: Reason BAD_SHAPE.
     """
-    shapes = list(shapes)
     aligned = itertools.zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
     broadcast = math.prod(max(sizes) or 1 for sizes in aligned) * rows
     empty = math.prod(size or 1 for shape in shapes if 0 in shape for size in shape)

@@ -1,12 +1,17 @@
 """Responses of the evaluating RPCs: ``Evaluation`` -> bytes."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from gradserve.tensors import Array, encode
+from gradserve.tensors import Array
 from gradserve.v1 import gradient_service_pb2 as pb
-from gradserve.v1 import tensor_pb2
+from gradserve.wire import Piece, field_pieces, tensor_pieces
+
+_Response: TypeAlias = pb.ForwardResponse | pb.VjpResponse | pb.JvpResponse | pb.HvpResponse | pb.JacobianResponse
+_HEADS = 4096
+"""How many heads of messages are kept: as many as the registry has ops, inputs and variables, unless those are more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,53 +48,42 @@ class Evaluation:
 
 def encode_forward(evaluation: Evaluation) -> bytes:
     """Encodes a ``ForwardResponse``."""
-    return pb.ForwardResponse(
-        outputs=_encode_all(evaluation.outputs), version=evaluation.version, fingerprint=evaluation.fingerprint
-    ).SerializeToString()
+    return _encode(pb.ForwardResponse, evaluation, [])
 
 
 def encode_vjp(evaluation: Evaluation) -> bytes:
     """Encodes a ``VjpResponse``."""
-    return pb.VjpResponse(
-        outputs=_encode_all(evaluation.outputs),
-        input_gradients=[_encode_gradient(name, g) for name, g in evaluation.input_gradients.items()],
-        variable_gradients=[_encode_gradient(name, g) for name, g in evaluation.variable_gradients.items()],
-        version=evaluation.version,
-        fingerprint=evaluation.fingerprint,
-    ).SerializeToString()
+    message = pb.VjpResponse
+    gradients = _gradient_pieces(message.INPUT_GRADIENTS_FIELD_NUMBER, evaluation.input_gradients)
+    if evaluation.variable_gradients:
+        gradients += _gradient_pieces(message.VARIABLE_GRADIENTS_FIELD_NUMBER, evaluation.variable_gradients)
+    return _encode(message, evaluation, gradients)
 
 
 def encode_jvp(evaluation: Evaluation) -> bytes:
     """Encodes a ``JvpResponse``."""
-    return pb.JvpResponse(
-        outputs=_encode_all(evaluation.outputs),
-        output_tangents=[_encode_gradient(name, g) for name, g in evaluation.output_tangents.items()],
-        version=evaluation.version,
-        fingerprint=evaluation.fingerprint,
-    ).SerializeToString()
+    message = pb.JvpResponse
+    return _encode(
+        message, evaluation, _gradient_pieces(message.OUTPUT_TANGENTS_FIELD_NUMBER, evaluation.output_tangents)
+    )
 
 
 def encode_hvp(evaluation: Evaluation) -> bytes:
     """Encodes an ``HvpResponse``."""
-    return pb.HvpResponse(
-        outputs=_encode_all(evaluation.outputs),
-        products=[_encode_gradient(name, g) for name, g in evaluation.products.items()],
-        version=evaluation.version,
-        fingerprint=evaluation.fingerprint,
-    ).SerializeToString()
+    message = pb.HvpResponse
+    return _encode(message, evaluation, _gradient_pieces(message.PRODUCTS_FIELD_NUMBER, evaluation.products))
 
 
 def encode_jacobian(evaluation: Evaluation) -> bytes:
     """Encodes a ``JacobianResponse``."""
-    return pb.JacobianResponse(
-        outputs=_encode_all(evaluation.outputs),
-        jacobians=[
-            pb.Jacobian(output=output, input=input_, status=found.status, tensor=_encode_maybe(found.array, ""))
-            for (output, input_), found in evaluation.jacobians.items()
-        ],
-        version=evaluation.version,
-        fingerprint=evaluation.fingerprint,
-    ).SerializeToString()
+    message = pb.JacobianResponse
+    jacobians: list[Piece] = []
+    for (output, input_), found in evaluation.jacobians.items():
+        head = pb.Jacobian(output=output, input=input_, status=found.status).SerializeToString()
+        jacobians += field_pieces(
+            message.JACOBIANS_FIELD_NUMBER, [head, *_maybe_pieces(pb.Jacobian.TENSOR_FIELD_NUMBER, found.array, "")]
+        )
+    return _encode(message, evaluation, jacobians)
 
 
 def tensor_bytes(evaluation: Evaluation) -> int:
@@ -106,13 +100,30 @@ def tensor_bytes(evaluation: Evaluation) -> int:
     return sum(sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in arrays)
 
 
-def _encode_all(arrays: Mapping[str, Array]) -> list[tensor_pb2.Tensor]:
-    return [encode(array, name) for name, array in arrays.items()]
+def _encode(message: type[_Response], evaluation: Evaluation, derivatives: list[Piece]) -> bytes:
+    """Returns a response: who answered, the outputs, and the fields of its derivatives.
+
+    Fields of a message may come in any order, so that a message is the bytes of its fields, one after the other.
+    """
+    who = message(version=evaluation.version, fingerprint=evaluation.fingerprint).SerializeToString()
+    pieces: list[Piece] = [who]
+    for name, array in evaluation.outputs.items():
+        pieces += field_pieces(message.OUTPUTS_FIELD_NUMBER, tensor_pieces(array, name))
+    return b"".join(pieces + derivatives)
 
 
-def _encode_gradient(name: str, gradient: MaybeGradient) -> pb.Gradient:
-    return pb.Gradient(name=name, status=gradient.status, tensor=_encode_maybe(gradient.array, name))
+def _gradient_pieces(field: int, gradients: Mapping[str, MaybeGradient]) -> list[Piece]:
+    pieces: list[Piece] = []
+    for name, gradient in gradients.items():
+        head = _gradient_head(name, gradient.status)
+        pieces += field_pieces(field, [head, *_maybe_pieces(pb.Gradient.TENSOR_FIELD_NUMBER, gradient.array, name)])
+    return pieces
 
 
-def _encode_maybe(array: Array | None, name: str) -> tensor_pb2.Tensor | None:
-    return None if array is None else encode(array, name)
+@functools.lru_cache(_HEADS)
+def _gradient_head(name: str, status: pb.GradientStatus) -> bytes:
+    return pb.Gradient(name=name, status=status).SerializeToString()
+
+
+def _maybe_pieces(field: int, array: Array | None, name: str) -> list[Piece]:
+    return [] if array is None else field_pieces(field, tensor_pieces(array, name))

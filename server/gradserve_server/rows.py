@@ -55,7 +55,7 @@ class Rows:
         """
         stack, place = self.request.stack, f"op {quote(self.op.name)}"
         self._check_count(stack, self._most_of_stack(0))
-        check_combined([array.shape for array in self.inputs], f"{place}, inputs", rows=stack)
+        check_combined(tuple(array.shape for array in self.inputs), f"{place}, inputs", rows=stack)
         for spec, array in self._asked():
             element_count((stack, *array.shape), spec.dtype, f"{place}, gradient of {quote(spec.name)}")
 
@@ -76,7 +76,7 @@ class Rows:
         """
         limits = self.limits
         place = f"op {quote(self.op.name)}, inputs"
-        check_combined([array.shape for array in self.inputs], place, rows=limits.max_rows)
+        check_combined(tuple(array.shape for array in self.inputs), place, rows=limits.max_rows)
         return min(
             limits.max_rows,
             limits.max_response_bytes // max(1, self._response_bytes()),

@@ -144,23 +144,23 @@ def test_decode_of_too_many_names_to_differentiate_is_refused() -> None:
 @pytest.mark.parametrize("shapes", [[(2**22, 1, 1), (1, 2**22, 1), (1, 1, 2**22)], [(2**31, 0), (1,)]])
 def test_shapes_that_overflow_when_they_are_combined_are_refused(shapes: list) -> None:
     with pytest.raises(InvalidRequest, match="shapes must not overflow when they are combined"):
-        check_combined(shapes, "inputs")
+        check_combined(tuple(shapes), "inputs")
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_shapes_that_overflow_for_each_of_many_rows_are_refused(rows: int) -> None:
     shapes = [(2**20, 1, 0), (1, 2**42, 1)]  # of exactly as many elements as may be
     if rows == 1:
-        check_combined(shapes, "inputs")
+        check_combined(tuple(shapes), "inputs")
     else:
         with pytest.raises(InvalidRequest, match="for 2 rows") as raised:
-            check_combined(shapes, "inputs", rows=rows)
+            check_combined(tuple(shapes), "inputs", rows=rows)
         assert raised.value.reason == "BAD_SHAPE"
 
 
 @pytest.mark.parametrize("shapes", [[(4096, 4096)] * 10, [(2**20, 0), ()], [(0, 0, 0)], []])
 def test_usual_shapes_are_not_refused(shapes: list) -> None:
-    check_combined(shapes, "inputs")
+    check_combined(tuple(shapes), "inputs")
 
 
 def test_decode_vjp_reads_whether_variable_gradients_are_wanted() -> None:

@@ -24,6 +24,9 @@ from gradserve_server.rule_facts import rows_agree
 
 _LATER = {"_own", "_wide_forward", "_wide_vjp", "_nudged_vjp"}
 """Traces that are made when a check first asks for them."""
+_NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+_BUFFERS = frozenset(tf.dtypes.as_dtype(name) for name in _NUMBERS.split())
+"""Dtypes whose tensors numpy can look into without a copy: not bfloat16, of which Python's buffers know nothing, nor strings."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,6 +296,9 @@ class TracedProgram:
 
 
 def _to_array(tensor: Any) -> Array:
+    """Returns the elements of a tensor; where they are, if it lies in main memory and numpy can tell its dtype from there."""
+    if tensor.dtype in _BUFFERS:
+        return np.asarray(memoryview(tensor))
     value = tensor.numpy()
     if isinstance(value, bytes):  # a string tensor of rank 0; numpy would drop its trailing NULs
         array = np.empty((), dtype=object)

@@ -10,10 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from gradserve_server.scheduling.joining import run_together
-from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Clock, Load, Work, WorkQueue
+from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Clock, Load, Outcome, Work, WorkQueue, settle
 
-Outcome = tuple[Any, Exception | None]
-"""A result, or the error in its place."""
 _DEFAULT_BOUNDS = Bounds()
 _NAME = re.compile(r"(cpu|gpu)(?::(\d+))?")
 
@@ -95,8 +93,7 @@ class Device:
                 if outcomes is None:
                     outcomes = [_run(work) for work in works]
                 self.queue.finish(works)
-                for work, outcome in zip(works, outcomes, strict=True):
-                    work.settle(*outcome)
+                settle(works, outcomes)
 
     def _drop_if_cancelled(self, work: Work, future: "asyncio.Future[Any]") -> None:
         if future.cancelled():

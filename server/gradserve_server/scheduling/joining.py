@@ -190,23 +190,27 @@ def _columns(shares: Sequence[Share], name: str) -> list[tuple[Array, ...]]:
 def _join(shares: Sequence[Share], arrays: Sequence[Array], axis: int | None) -> Array:
     if axis is None:
         return arrays[0]
-    if shares[0].layout.is_flat:
-        spread = [
-            np.broadcast_to(array, share.inputs[0].shape).reshape(-1)
-            for array, share in zip(arrays, shares, strict=True)
-        ]
-        return np.concatenate(spread)
-    return np.concatenate(arrays, axis=axis)
+    if not shares[0].layout.is_flat:
+        return np.concatenate(arrays, axis=axis)
+    spread = []
+    for array, share in zip(arrays, shares, strict=True):
+        shape = share.inputs[0].shape
+        spread.append((array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1))
+    return np.concatenate(spread)
 
 
 def _split(shares: Sequence[Share], array: Array, axis: int | None) -> list[Array]:
     """Returns each call's own rows; all of them the same array if it has no rows."""
     if axis is None:
         return [array] * len(shares)
-    ends = np.cumsum([share.rows for share in shares])
-    if not -array.ndim <= axis < array.ndim or array.shape[axis] != ends[-1]:
-        raise RowsMismatch(f"wanted {ends[-1]} rows along axis {axis}, got shape {array.shape}")
-    parts = np.split(array, ends[:-1], axis=axis)
-    if shares[0].layout.is_flat:
-        return [part.reshape(share.inputs[0].shape) for part, share in zip(parts, shares, strict=True)]
+    rows = sum(share.rows for share in shares)
+    if not -array.ndim <= axis < array.ndim or array.shape[axis] != rows:
+        raise RowsMismatch(f"wanted {rows} rows along axis {axis}, got shape {array.shape}")
+    before = (slice(None),) * (axis % array.ndim)
+    parts, begin = [], 0
+    for share in shares:
+        place = (*before, slice(begin, begin + share.rows))
+        part = array[place]
+        parts.append(part.reshape(share.inputs[0].shape) if share.layout.is_flat else part)
+        begin += share.rows
     return parts

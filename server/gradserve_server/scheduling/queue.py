@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import itertools
 import math
 import queue
 import threading
@@ -83,10 +84,16 @@ class Work:
         """How long it ran."""
         return self.finished_at - self.started_at
 
-    def settle(self, result: Any, error: Exception | None) -> None:
-        """Hands the result, or the error if there is one, to the caller; from any thread."""
+
+Outcome = tuple[Any, Exception | None]
+"""A result, or the error in its place."""
+
+
+def settle(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+    """Hands results and errors to the callers; from any thread."""
+    for loop, pairs in itertools.groupby(zip(works, outcomes, strict=True), lambda pair: pair[0].loop):
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self.loop.call_soon_threadsafe(_settle, self.future, result, error)
+            loop.call_soon_threadsafe(_settle, [(work.future, outcome) for work, outcome in pairs])
 
 
 class WorkQueue:
@@ -271,7 +278,7 @@ class WorkQueue:
 def _refuse(work: Work) -> None:
     """Tells the caller of work that its deadline passed while it waited."""
     work.run = None
-    work.settle(None, _deadline_passed(work.queue_seconds))
+    settle([work], [(None, _deadline_passed(work.queue_seconds))])
 
 
 def _deadline_passed(waited_seconds: float) -> DeadlineExceeded:
@@ -281,10 +288,12 @@ def _deadline_passed(waited_seconds: float) -> DeadlineExceeded:
     )
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+def _settle(outcomes: Sequence[tuple["asyncio.Future[Any]", Outcome]]) -> None:
+    """Runs on the event loop, once for calls that ran as one: each such hand-over wakes it up."""
+    for future, (result, error) in outcomes:
+        if future.cancelled():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
