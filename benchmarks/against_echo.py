@@ -1,5 +1,7 @@
 """The server against a bare grpc.aio echo of the same bytes: one caller with small and large tensors, and many callers.
 
+Many callers call it by unary RPCs and over the stream, the echo by unary RPCs alone.
+
 Requests are encoded once and answers are not decoded, on both sides, so that the two servers are what differs. Each round
 measures both, in turns; the ratio of a round counts, and of the rounds the median. Below 1 a server makes fewer calls per
 second than the echo; above 1 a call takes longer than the echo's.
@@ -7,6 +9,7 @@ second than the echo; above 1 a call takes longer than the echo's.
 
 import argparse
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -17,6 +20,7 @@ import numpy as np
 from vjp_vs_echo import OP, echo_server
 
 from gradserve import messages
+from gradserve.aio_stream import AioStream
 from gradserve_server.testing import server_process
 
 OPS = Path(__file__).parent.parent / "examples" / "ops.py"
@@ -60,6 +64,12 @@ async def calls_per_second(call: Call, payload: bytes, callers: int, seconds: fl
     return done / (time.perf_counter() - started)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Returns how much CPU time a process has used, by Linux's own count."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 async def compare(
     name: str, unit: str, measure: Callable[[Call], Awaitable[float]], calls: list[Call], rounds: int
 ) -> None:
@@ -77,7 +87,7 @@ async def compare(
     )
 
 
-async def run(target: str, echo_target: str, options: argparse.Namespace) -> None:
+async def run(target: str, pid: int, echo_target: str, options: argparse.Namespace) -> None:
     """Runs all workloads."""
     async with (
         grpc.aio.insecure_channel(target, options=OPTIONS) as channel,
@@ -95,12 +105,28 @@ async def run(target: str, echo_target: str, options: argparse.Namespace) -> Non
 
             await compare(name, "us", serial, calls, options.rounds)
         payload = request(SHAPE_OF_CALLERS)
+        stream = AioStream(channel)
+
+        async def by_stream(payload: bytes) -> bytes:
+            answer = await stream.call("Vjp", payload, None, "")
+            if answer.status:
+                raise RuntimeError(f"a call failed: {answer.status!r}")
+            return answer.response
+
         for callers in CALLERS:
+            for kind, call in (("unary", calls[0]), ("stream", by_stream)):
+                used: list[float] = []
 
-            async def together(call: Call, callers: int = callers) -> float:
-                return await calls_per_second(call, payload, callers, options.seconds)
+                async def together(each: Call, callers: int = callers, used: list[float] = used) -> float:
+                    before, started = cpu_seconds(pid), time.perf_counter()
+                    rate = await calls_per_second(each, payload, callers, options.seconds)
+                    if each is not calls[1]:
+                        used.append((cpu_seconds(pid) - before) / (rate * (time.perf_counter() - started)))
+                    return rate
 
-            await compare(f"{callers} callers", "calls/s", together, calls, options.rounds)
+                await compare(f"{callers} {kind}", "calls/s", together, [call, calls[1]], options.rounds)
+                print(f"{'':12} {1e6 * statistics.median(used):.0f} us of server CPU a call")
+        await stream.close()
 
 
 def main() -> None:
@@ -112,7 +138,7 @@ def main() -> None:
     options = parser.parse_args()
     arguments = ("--deterministic",) if options.deterministic else ()
     with server_process(str(OPS), *arguments) as server, echo_server() as echo_target:
-        asyncio.run(run(server.target, echo_target, options))
+        asyncio.run(run(server.target, server.process.pid, echo_target, options))
 
 
 if __name__ == "__main__":

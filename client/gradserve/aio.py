@@ -9,7 +9,8 @@ from typing import Any, ClassVar, cast
 import grpc
 
 from gradserve import messages
-from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout
+from gradserve.aio_stream import AioStream
+from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout, result_of_answer
 from gradserve.binding import Tensors
 from gradserve.errors import Cancelled, GradserveError, Unavailable
 from gradserve.gradient_check import GradientCheck, Line
@@ -31,6 +32,7 @@ from gradserve.methods import (
 )
 from gradserve.op_info import OpInfo
 from gradserve.results import ForwardResult, HvpResult, JacobianResult, JvpResult, VjpResult
+from gradserve.streamed_calls import NotSent
 from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
 from gradserve.v1 import gradient_service_pb2 as pb
 
@@ -49,6 +51,7 @@ class Client(BaseClient):
     def _start(self) -> None:
         super()._start()
         self._channel: grpc.aio.Channel | None = None
+        self._stream: AioStream | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> "Client":
@@ -61,7 +64,10 @@ class Client(BaseClient):
 
     async def close(self) -> None:
         """Closes the connection, which fails the calls under way with ``Cancelled``; a later call connects anew."""
+        stream, self._stream = self._stream, None
         channel, self._channel = self._channel, None
+        if stream is not None:
+            await stream.close()
         if channel is not None:
             await channel.close()
 
@@ -253,6 +259,9 @@ class Client(BaseClient):
     ) -> Result:
         metadata = request_metadata(request_id)
         channel = self._connect()
+        data = self._to_stream(method, request)
+        if data is not None:
+            return await self._call_in_stream(method, data, self._seconds(timeout), metadata[0][1])
         send = channel.unary_unary(
             method.path,
             request_serializer=type(request).SerializeToString,
@@ -269,6 +278,19 @@ class Client(BaseClient):
             raise Cancelled("the client was closed while the call was under way", request_id=metadata[0][1]) from None
         return method.to_result(response, read_trailer(await rpc.trailing_metadata()))
 
+    async def _call_in_stream(
+        self, method: Method[Request, Response, Result], data: bytes, timeout: float | None, request_id: str
+    ) -> Result:
+        while True:
+            channel = self._connect()
+            if self._stream is None or self._stream.is_over:
+                self._stream = AioStream(channel)
+            try:
+                answer = await self._stream.call(method.name, data, timeout, request_id)
+            except NotSent:
+                continue
+            return result_of_answer(method, answer)
+
     def _connect(self) -> grpc.aio.Channel:
         if Client._connected_pid not in (None, os.getpid()):
             raise Unavailable(
@@ -280,7 +302,7 @@ class Client(BaseClient):
         if self._channel is None or self._loop is not loop:
             Client._connected_pid = os.getpid()
             self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
-            self._loop = loop
+            self._loop, self._stream = loop, None
         return self._channel
 
 

@@ -4,15 +4,16 @@
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from google.protobuf.message import Message
 
 from gradserve.errors import InvalidRequest, NotFound, OpContractError
 from gradserve.messages import OpCall
-from gradserve.methods import GET_OP, AnyResult, Method
+from gradserve.methods import GET_OP, AnyResult, Method, Result
 from gradserve.op_info import OpInfo
-from gradserve.transport import Budget, check_target, check_timeout
+from gradserve.streamed_calls import MOST_BYTES, STREAMED_METHODS
+from gradserve.transport import Budget, check_target, check_timeout, error_of_answer, trailer_of_answer
 from gradserve.v1 import gradient_service_pb2 as pb
 
 
@@ -24,6 +25,7 @@ class _Default:
 
 
 DEFAULT: Final = _Default()
+Transport = Literal["unary", "stream"]
 Timeout = float | None | _Default
 """Seconds; None for no deadline; DEFAULT for the client's own."""
 
@@ -48,16 +50,22 @@ class Rpc(NamedTuple):
 class BaseClient:
     """State of a client. Its connection is made by the first call, and made anew after a fork or in an unpickled copy."""
 
-    def __init__(self, target: str, *, timeout: float | None = 30.0) -> None:
+    def __init__(self, target: str, *, timeout: float | None = 30.0, transport: Transport = "unary") -> None:
         """Makes a client; the first call connects.
 
         Args:
             target: Address as gRPC names it, such as "localhost:50051".
             timeout: Deadline of each call in seconds, unless the call sets its own; None for no deadline.
+            transport: "unary" for an RPC a call; "stream" to send calls that are made at the same time in frames over one
+                stream, which costs client and server less where many callers share a client. If the stream breaks, calls that
+                were sent fail with ``Unavailable``, as it is not known whether they ran; the next call opens another.
 
         Raises:
-            InvalidRequest: The target names no port, or the timeout is not a positive number.
+            InvalidRequest: The target names no port, the timeout is not a positive number, or there is no such transport.
         """
+        if transport not in get_args(Transport):
+            raise InvalidRequest(f"transport: wanted 'unary' or 'stream', got {transport!r}")
+        self._transport = transport
         self._target = check_target(target)
         self._timeout = check_timeout(timeout)
         self._start()
@@ -68,12 +76,19 @@ class BaseClient:
 
     def __getstate__(self) -> dict[str, Any]:
         """Keeps the settings, not the connection."""
-        return {"_target": self._target, "_timeout": self._timeout}
+        return {"_target": self._target, "_timeout": self._timeout, "_transport": self._transport}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restores the settings; the next call connects."""
         self.__dict__.update(state)
         self._start()
+
+    def _to_stream(self, method: Method[Any, Any, Any], request: Message) -> bytes | None:
+        """Returns the serialized request of a call that goes over the stream; None if it is an RPC of its own."""
+        if self._transport != "stream" or method.name not in STREAMED_METHODS:
+            return None
+        data = request.SerializeToString()
+        return data if len(data) <= MOST_BYTES else None
 
     def _seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, _Default) else check_timeout(timeout)
@@ -125,3 +140,14 @@ class BaseClient:
             self._infos.pop((call.op, call.version), None)
             raise
         return result
+
+
+def result_of_answer(method: Method[Any, Any, Result], answer: pb.StreamedAnswer) -> Result:
+    """Returns the result of a call of a stream.
+
+    Raises:
+        GradserveError: The call failed.
+    """
+    if answer.status:
+        raise error_of_answer(answer)
+    return method.to_result(method.response_type.FromString(answer.response), trailer_of_answer(answer))

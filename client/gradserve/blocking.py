@@ -7,9 +7,11 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
-from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout
+from gradserve.base import DEFAULT, BaseClient, Rpc, Timeout, result_of_answer
+from gradserve.blocking_stream import BlockingStream
 from gradserve.errors import Cancelled, GradserveError
 from gradserve.methods import Method, Request, Response, Result
+from gradserve.streamed_calls import NotSent
 from gradserve.transport import CHANNEL_OPTIONS, error_of_rpc, read_trailer, request_metadata
 
 Entered = TypeVar("Entered", bound="BlockingClient")
@@ -23,6 +25,7 @@ class BlockingClient(BaseClient):
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
+        self._stream: BlockingStream | None = None
 
     def __enter__(self: Entered) -> Entered:
         """Returns the client itself."""
@@ -35,9 +38,12 @@ class BlockingClient(BaseClient):
     def close(self) -> None:
         """Closes the connection, which fails the calls under way with ``Cancelled``; a later call connects anew."""
         with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-            self._channel = None
+            stream, self._stream = self._stream, None
+            channel, self._channel = self._channel, None
+        if stream is not None:
+            stream.close()
+        if channel is not None:
+            channel.close()
 
     def _run(self, steps: Generator[Rpc, Any, Result]) -> Result:
         """Sends the RPCs that a generator of the base class yields, and returns what it returns."""
@@ -61,6 +67,9 @@ class BlockingClient(BaseClient):
         request_id: str | None = None,
     ) -> Result:
         metadata = request_metadata(request_id)
+        data = self._to_stream(method, request)
+        if data is not None:
+            return self._call_in_stream(method, data, self._seconds(timeout), metadata[0][1])
         send = self._connect().unary_unary(
             method.path,
             request_serializer=type(request).SerializeToString,
@@ -73,6 +82,23 @@ class BlockingClient(BaseClient):
         except ValueError as error:  # gRPC's own, if another thread closed the channel before the call began
             raise Cancelled(f"the call could not begin: {error}", request_id=metadata[0][1]) from None
         return method.to_result(response, read_trailer(rpc.trailing_metadata()))
+
+    def _call_in_stream(
+        self, method: Method[Request, Response, Result], data: bytes, timeout: float | None, request_id: str
+    ) -> Result:
+        while True:
+            try:
+                answer = self._open_stream().call(method.name, data, timeout, request_id)
+            except NotSent:
+                continue
+            return result_of_answer(method, answer)
+
+    def _open_stream(self) -> BlockingStream:
+        channel = self._connect()
+        with self._lock:
+            if self._stream is None or self._stream.is_over:
+                self._stream = BlockingStream(channel)
+            return self._stream
 
     def _connect(self) -> grpc.Channel:
         if self._pid != os.getpid():  # a fork copies the connection but not the threads that drive it

@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from gradserve.errors import Code, GradserveError, InvalidRequest, error_for_code
 from gradserve.messages import new_request_id
 from gradserve.methods import Trailer
+from gradserve.v1 import gradient_service_pb2 as pb
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),  # the server's limit decides; gRPC's default of 4 MiB is one small image
@@ -91,9 +92,24 @@ def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) ->
         metadata: What ``request_metadata`` returned for the call.
     """
     trailer = dict(cast("Metadata", error.trailing_metadata() or ()))
-    info, retry_after_seconds = _details(trailer.get(_STATUS_DETAILS))
-    code = Code[error.code().name]
-    text = " ".join((error.details() or "the server gave no reason").split())
+    request_id = str(trailer.get("x-request-id", dict(metadata)["x-request-id"]))
+    return _error(Code[error.code().name], error.details() or "", trailer.get(_STATUS_DETAILS), request_id)
+
+
+def error_of_answer(answer: pb.StreamedAnswer) -> GradserveError:
+    """Returns the error that a failed call of a stream stands for."""
+    status = status_pb2.Status.FromString(answer.status)
+    return _error(Code(status.code), status.message, answer.status, answer.request_id)
+
+
+def trailer_of_answer(answer: pb.StreamedAnswer) -> Trailer:
+    """Returns what would be the trailing metadata of a call of a stream, were it an RPC of its own."""
+    return {"x-request-id": answer.request_id, "gradserve-timing": answer.timing}
+
+
+def _error(code: Code, text: str, status: str | bytes | None, request_id: str) -> GradserveError:
+    info, retry_after_seconds = _details(status)
+    text = " ".join((text or "the server gave no reason").split())
     if not info.reason and code in _REMEDIES:  # gRPC's own failure, not the server's
         text = f"{text}; {_REMEDIES[code]}"
     return error_for_code(
@@ -101,7 +117,7 @@ def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) ->
         text,
         reason=info.reason,
         facts=dict(info.metadata),
-        request_id=str(trailer.get("x-request-id", dict(metadata)["x-request-id"])),
+        request_id=request_id,
         retry_after_seconds=retry_after_seconds,
     )
 

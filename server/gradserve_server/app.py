@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import signal
 import socket
 import time
@@ -13,6 +14,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection
 
 from gradserve.messages import HEALTH_SERVICE, SERVICE
+from gradserve_server.calls import Calls
 from gradserve_server.checking.checker import Checker
 from gradserve_server.checking.gradient_check import START_OPTIONS
 from gradserve_server.checking.rows import with_layout
@@ -54,7 +56,7 @@ class App:
         self._service = GradientService(settings.max_message_bytes)
         self._health = Health()
         self._metrics = Metrics(new_registry())
-        self._calls = CallInterceptor(
+        self._calls = Calls(
             [self._metrics, AccessLog(logger)], clock=time.perf_counter, max_call_seconds=settings.max_call_seconds
         )
         self._devices: dict[str, Device] = {}
@@ -103,14 +105,14 @@ class App:
 
     async def _open(self, settings: Settings) -> grpc.aio.Server:
         server = grpc.aio.server(
-            interceptors=[self._calls],
+            interceptors=[CallInterceptor(self._calls)],
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes + _ENVELOPE_BYTES),
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
             ],
         )
-        server.add_generic_rpc_handlers((handlers_of(self._service),))
+        server.add_generic_rpc_handlers((handlers_of(self._service, self._calls),))
         await self._health.register(server)
         if settings.reflection:
             reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
@@ -249,6 +251,8 @@ async def serve(settings: Settings, logger: Logger) -> None:
         await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            gc.collect()
+            gc.freeze()  # what is there now stays: TensorFlow's many objects need not be looked at again and again
             await waiting
         logger.info("stopping")
     finally:

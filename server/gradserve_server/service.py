@@ -12,6 +12,7 @@ from gradserve.gradient_check import check_to_message
 from gradserve.messages import SERVICE
 from gradserve.op_info import op_info_to_message
 from gradserve.v1 import gradient_service_pb2 as pb
+from gradserve_server.calls import Calls
 from gradserve_server.checking.checker import Checker
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.grpc_types import Context, Handler
@@ -35,6 +36,7 @@ from gradserve_server.responses import (
     tensor_bytes,
 )
 from gradserve_server.rows import response_too_large
+from gradserve_server.streaming import Streams
 from gradserve_server.telemetry import current_call
 
 Argument = TypeVar("Argument")
@@ -62,7 +64,8 @@ class GradientService:
 
     def __init__(self, max_message_bytes: int) -> None:
         """Takes the size of the largest response."""
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
+        """Size of the largest message."""
         self.parts: Parts | None = None
         self.is_draining = False
         """Whether new calls are refused, since the server stops."""
@@ -142,8 +145,8 @@ class GradientService:
             ResourceExhausted: They are more than a message may have. gRPC would refuse them after the call has ended well.
         """
         size = tensor_bytes(evaluation)
-        if size > self._max_message_bytes:
-            raise response_too_large(self._max_message_bytes, size)
+        if size > self.max_message_bytes:
+            raise response_too_large(self.max_message_bytes, size)
         return size
 
 
@@ -151,19 +154,20 @@ async def _beside_loop(size_bytes: int, function: Callable[[Argument], Result], 
     return await asyncio.to_thread(function, argument) if size_bytes > _LARGE_BYTES else function(argument)
 
 
-def handlers_of(service: GradientService) -> grpc.GenericRpcHandler:
+def handlers_of(service: GradientService, calls: Calls) -> grpc.GenericRpcHandler:
     """Returns the service's RPCs for ``grpc.aio.Server.add_generic_rpc_handlers``."""
-    methods = {
-        "ListOps": service.list_ops,
-        "GetOp": service.get_op,
+    evaluating = {
         "Forward": service.forward,
         "Vjp": service.vjp,
         "Jvp": service.jvp,
         "Hvp": service.hvp,
         "Jacobian": service.jacobian,
-        "CheckGradient": service.check_gradient,
     }
-    return grpc.method_handlers_generic_handler(SERVICE, {name: _raw(method) for name, method in methods.items()})
+    others = {"ListOps": service.list_ops, "GetOp": service.get_op, "CheckGradient": service.check_gradient}
+    streams = Streams(calls, evaluating, service.max_message_bytes)
+    handlers = {name: _raw(method) for name, method in {**evaluating, **others}.items()}
+    handlers["StreamVjp"] = grpc.stream_stream_rpc_method_handler(streams.serve)
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
 def _raw(method: Callable[[bytes], Awaitable[bytes]]) -> Handler:

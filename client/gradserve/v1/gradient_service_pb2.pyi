@@ -322,3 +322,45 @@ class CheckGradientResponse(_message.Message):
     version: int
     fingerprint: str
     def __init__(self, verdict: _Optional[_Union[_op_pb2.CheckVerdict, str]] = ..., text: _Optional[str] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., points: _Optional[int] = ..., signature: _Optional[str] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., version: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class StreamVjpRequest(_message.Message):
+    __slots__ = ("calls", "cancelled_ids")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_IDS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[StreamedCall]
+    cancelled_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, calls: _Optional[_Iterable[_Union[StreamedCall, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StreamedCall(_message.Message):
+    __slots__ = ("id", "method", "request", "timeout_microseconds", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    method: str
+    request: bytes
+    timeout_microseconds: int
+    request_id: str
+    def __init__(self, id: _Optional[int] = ..., method: _Optional[str] = ..., request: _Optional[bytes] = ..., timeout_microseconds: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class StreamVjpResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[StreamedAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[StreamedAnswer, _Mapping]]] = ...) -> None: ...
+
+class StreamedAnswer(_message.Message):
+    __slots__ = ("id", "response", "status", "timing", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TIMING_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    response: bytes
+    status: bytes
+    timing: str
+    request_id: str
+    def __init__(self, id: _Optional[int] = ..., response: _Optional[bytes] = ..., status: _Optional[bytes] = ..., timing: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...

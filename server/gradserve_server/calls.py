@@ -1,0 +1,153 @@
+"""``Calls``: what happens to every call, however it came: a limit in time, a status if it fails, observers that are told."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol
+
+import grpc
+
+from gradserve.errors import Code, DeadlineExceeded
+from gradserve.messages import SERVICE
+from gradserve_server.scheduling.queue import Clock
+from gradserve_server.status import Failure, failure_of
+from gradserve_server.telemetry import Call, check_request_id, set_current_call
+
+
+class CallObserver(Protocol):
+    """Is told of every call when it has ended, well or not. Must not raise."""
+
+    def call_ended(self, call: Call, cause: Exception | None) -> None:
+        """Takes note of a call; ``cause`` is the exception whose text the caller was not shown."""
+        ...
+
+
+class CallFailed(Exception):
+    """A call failed; ``failure`` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+class Calls:
+    """Runs calls and counts those that are under way."""
+
+    def __init__(self, observers: Sequence[CallObserver], clock: Clock, max_call_seconds: float) -> None:
+        """Takes whoever is to be told of calls, the clock that times them, and how long one may take."""
+        self._observers = observers
+        self._clock = clock
+        self._max_call_seconds = max_call_seconds
+        self._under_way = 0
+        self._begun = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def wait_until_idle(self, quiet_seconds: float) -> None:
+        """Waits until no call is under way and none has begun for a while: some may still be on their way through gRPC."""
+        begun = -1
+        while begun != self._begun or self._under_way:
+            await self._idle.wait()
+            begun = self._begun
+            await asyncio.sleep(quiet_seconds)
+
+    def begin(
+        self, *, method: str, request_id: str, request_bytes: int, timeout: float | None, service: str = SERVICE
+    ) -> Call:
+        """Returns a call that begins now and may take so many seconds, None if its caller sets no limit."""
+        now = self._clock()
+        limit = self._max_call_seconds
+        return Call(
+            service=service,
+            method=method,
+            request_id=request_id,
+            clock=self._clock,
+            started_at=now,
+            request_bytes=request_bytes,
+            deadline=now + (limit if timeout is None else min(timeout, limit)),
+        )
+
+    async def run(
+        self, call: Call, answer: Callable[[], Awaitable[bytes]], *, timeout: float | None, is_ended_by_grpc: bool
+    ) -> bytes:
+        """Returns a call's response.
+
+        Args:
+            call: The call.
+            answer: Makes the response.
+            timeout: Seconds that its caller gives it.
+            is_ended_by_grpc: Whether gRPC cancels this task then.
+
+        Raises:
+            CallFailed: Whatever ``answer`` raised, as a caller may see it.
+        """
+        set_current_call(call)
+        self._begun += 1
+        self._count(1)
+        cause: Exception | None = None
+        try:
+            check_request_id(call.request_id)
+            with self._limit(timeout, is_ended_by_grpc):
+                response = await answer()
+        except asyncio.CancelledError:
+            is_late = timeout is not None and self._clock() >= call.started_at + timeout
+            call.code = Code.DEADLINE_EXCEEDED if is_late else Code.CANCELLED
+            raise
+        except grpc.aio.AbortError:  # whoever raised it has told the caller, and this call
+            raise
+        except Exception as error:  # the last line of defence: whatever it is, the caller gets a status
+            failure = failure_of(error, op=call.op)
+            cause = error if failure.is_internal else None
+            call.code, call.reason, call.error = failure.code, failure.reason, failure.text
+            raise CallFailed(failure) from error
+        else:
+            call.response_bytes = len(response) if isinstance(response, bytes) else 0  # grpcio's own are no bytes yet
+            return response
+        finally:
+            self._count(-1)
+            call.seconds = self._clock() - call.started_at
+            for observer in self._observers:
+                observer.call_ended(call, cause)
+
+    def _limit(self, timeout: float | None, is_ended_by_grpc: bool) -> contextlib.AbstractContextManager[None]:
+        """Returns what ends a call when it has taken too long, if gRPC does not."""
+        limit = self._max_call_seconds
+        if timeout is None or timeout > limit:
+            text = f"the server lets no call take longer than {limit:g} s (--max-call-seconds)"
+            return _ended_after(limit, DeadlineExceeded(text, reason="SERVER_DEADLINE"))
+        if is_ended_by_grpc:
+            return contextlib.nullcontext()
+        return _ended_after(timeout, DeadlineExceeded(f"the deadline passed, {timeout:g} s after the call came"))
+
+    def _count(self, change: int) -> None:
+        self._under_way += change
+        if self._under_way:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float, error: DeadlineExceeded) -> Iterator[None]:
+    """Cancels what this task does within, after some time.
+
+    Raises:
+        DeadlineExceeded: The error that was given, if it was cancelled for that.
+    """
+    task, is_over = asyncio.current_task(), False
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_over:
+            raise
+        raise error from None
+    finally:
+        timer.cancel()
