@@ -2,8 +2,8 @@
 
     frame -> calls, a task each -> answers that wait -> frame
 
-A frame has all answers that wait at that moment. No further frame is read while many calls are under way, so that HTTP/2's own
-flow control holds back whoever sends too many; answers that nobody takes count as under way.
+A frame has all answers that wait at that moment. No further call is begun and no frame read while many are under way, so that
+HTTP/2's own flow control holds back whoever sends too many; answers that nobody takes count as under way.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from gradserve_server.telemetry import Call, request_id_of
 Methods = Mapping[str, Callable[[bytes], Awaitable[bytes]]]
 """What answers a serialized request, by name of the method."""
 MAX_CALLS = 1024
-"""Most calls of one stream that are under way before the next frame is read."""
+"""Most calls of one stream that are under way at once."""
 _MAX_FRAME_BYTES = 2**22
 """A frame holds one answer, or several of up to so many bytes together."""
 _OTHER = "StreamVjp"
@@ -100,10 +100,10 @@ class _Stream:
                 if call_id in self._tasks:
                     self._tasks[call_id].cancel()
             for streamed in frame.calls:
+                while len(self._tasks) + len(self.answers) >= MAX_CALLS or self._bytes > self._max_bytes:
+                    self._room.clear()
+                    await self._room.wait()
                 self._begin(streamed)
-            while len(self._tasks) + len(self.answers) >= MAX_CALLS or self._bytes > self._max_bytes:
-                self._room.clear()
-                await self._room.wait()
 
     def _begin(self, streamed: pb.StreamedCall) -> None:
         if streamed.id in self._tasks:
