@@ -60,7 +60,7 @@ class AccessLog:
 
     def __init__(self, logger: Logger) -> None:
         """Takes the logger."""
-        self._logger = logger
+        self._logger: Logger = logger.bind()  # else its class is made ready anew for each line
 
     def call_ended(self, call: Call, cause: Exception | None) -> None:
         """Writes the line: a fault of the server as an error, with its traceback; all else as information."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.processes import run_server
 
@@ -32,7 +33,9 @@ def client(server: ServerProcess) -> Iterator[Client]:
 def log_of_call(server: ServerProcess, client: Client, method: str, op: str) -> str:
     """Returns what the server wrote from before a call to the line that ends it."""
     before, request_id = len(server.log()), f"{method}-{op}"
-    assert getattr(client, method)(op, 3.0, request_id=request_id).output == 9.0
+    assert (
+        getattr(client, method)(op, {"x": np.float32(3)}, request_id=request_id).output == 9.0
+    )  # one RPC, and one line
     deadline = time.monotonic() + 5.0
     while request_id not in (written := server.log()[before:]) and time.monotonic() < deadline:
         time.sleep(0.02)
