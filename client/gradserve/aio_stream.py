@@ -5,10 +5,10 @@ import contextlib
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from gradserve.errors import DeadlineExceeded, GradserveError, Unavailable
-from gradserve.streamed_calls import STREAM_PATH, NotSent, StreamedCalls
-from gradserve.transport import error_of_rpc
+from gradserve.streamed_calls import STREAM_PATH, NotSent, StreamedCalls, error_of_end
 from gradserve.v1 import gradient_service_pb2 as pb
 
 _Future = asyncio.Future[pb.StreamedAnswer]
@@ -73,10 +73,11 @@ class AioStream:
                 for future, answer in self._calls.take(frame):
                     if not future.done():
                         future.set_result(answer)
-        except grpc.RpcError as raised:
-            error = None if self._is_closed else error_of_rpc(raised, (("x-request-id", ""),))
+        except (grpc.RpcError, DecodeError) as raised:
+            error = None if self._is_closed else error_of_end(raised)
         except asyncio.CancelledError:  # raised by gRPC when the stream or its channel is closed here
             error = None
+        self._rpc.cancel()  # it goes on, if it was a frame that failed
         self.is_over = True
         self._has_frame.set()
         for future, failure in self._calls.end(error):

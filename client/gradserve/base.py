@@ -85,10 +85,8 @@ class BaseClient:
 
     def _to_stream(self, method: Method[Any, Any, Any], request: Message) -> bytes | None:
         """Returns the serialized request of a call that goes over the stream; None if it is an RPC of its own."""
-        if self._transport != "stream" or method.name not in STREAMED_METHODS:
-            return None
-        data = request.SerializeToString()
-        return data if len(data) <= MOST_BYTES else None
+        is_streamed = self._transport == "stream" and method.name in STREAMED_METHODS
+        return request.SerializeToString() if is_streamed and request.ByteSize() <= MOST_BYTES else None
 
     def _seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, _Default) else check_timeout(timeout)

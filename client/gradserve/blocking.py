@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ class BlockingClient(BaseClient):
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._stream: BlockingStream | None = None
+        self._abandon = weakref.finalize(self, lambda: None)
 
     def __enter__(self: Entered) -> Entered:
         """Returns the client itself."""
@@ -80,7 +82,7 @@ class BlockingClient(BaseClient):
         except grpc.RpcError as error:
             raise error_of_rpc(error, metadata) from None
         except ValueError as error:  # gRPC's own, if another thread closed the channel before the call began
-            raise Cancelled(f"the call could not begin: {error}", request_id=metadata[0][1]) from None
+            raise _not_begun(error, metadata[0][1]) from None
         return method.to_result(response, read_trailer(rpc.trailing_metadata()))
 
     def _call_in_stream(
@@ -91,6 +93,8 @@ class BlockingClient(BaseClient):
                 answer = self._open_stream().call(method.name, data, timeout, request_id)
             except NotSent:
                 continue
+            except ValueError as error:  # as for an RPC of its own
+                raise _not_begun(error, request_id) from None
             return result_of_answer(method, answer)
 
     def _open_stream(self) -> BlockingStream:
@@ -98,6 +102,9 @@ class BlockingClient(BaseClient):
         with self._lock:
             if self._stream is None or self._stream.is_over:
                 self._stream = BlockingStream(channel)
+                self._abandon.detach()
+                self._abandon = weakref.finalize(self, self._stream.abandon)  # its thread would keep it for ever
+                self._abandon.atexit = False
             return self._stream
 
     def _connect(self) -> grpc.Channel:
@@ -107,3 +114,7 @@ class BlockingClient(BaseClient):
             if self._channel is None:
                 self._channel = grpc.insecure_channel(self._target, options=CHANNEL_OPTIONS)
             return self._channel
+
+
+def _not_begun(error: ValueError, request_id: str) -> Cancelled:
+    return Cancelled(f"the call could not begin: {error}", request_id=request_id)

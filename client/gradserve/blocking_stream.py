@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from gradserve.errors import DeadlineExceeded, GradserveError, Unavailable
-from gradserve.streamed_calls import STREAM_PATH, NotSent, StreamedCalls
-from gradserve.transport import error_of_rpc
+from gradserve.streamed_calls import STREAM_PATH, NotSent, StreamedCalls, error_of_end
 from gradserve.v1 import gradient_service_pb2 as pb
 
 _Future = concurrent.futures.Future[pb.StreamedAnswer]
@@ -58,9 +58,13 @@ class BlockingStream:
 
     def close(self) -> None:
         """Ends the stream, which fails the calls under way with ``Cancelled``."""
+        self.abandon()
+        self._reader.join()
+
+    def abandon(self) -> None:
+        """Does the same, but does not wait for it."""
         self._is_closed = True
         self._rpc.cancel()
-        self._reader.join()
 
     def _frames(self) -> Iterator[bytes]:
         """Yields a frame of all calls that wait, whenever some do, to the thread of gRPC's that sends."""
@@ -80,8 +84,9 @@ class BlockingStream:
                     answers = self._calls.take(frame)
                 for future, answer in answers:
                     future.set_result(answer)
-        except grpc.RpcError as raised:
-            error = None if self._is_closed else error_of_rpc(raised, (("x-request-id", ""),))
+        except (grpc.RpcError, DecodeError) as raised:
+            error = None if self._is_closed else error_of_end(raised)
+        self._rpc.cancel()  # it goes on, if it was a frame that failed
         with self._changed:
             self.is_over = True
             told = self._calls.end(error)

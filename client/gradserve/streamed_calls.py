@@ -7,8 +7,12 @@ import copy
 import itertools
 from typing import Generic, TypeVar
 
+import grpc
+from google.protobuf.message import DecodeError
+
 from gradserve.errors import Cancelled, Code, GradserveError, Unavailable
 from gradserve.messages import SERVICE
+from gradserve.transport import error_of_rpc
 from gradserve.v1 import gradient_service_pb2 as pb
 
 STREAM_PATH = f"/{SERVICE}/StreamVjp"
@@ -29,7 +33,7 @@ class StreamedCalls(Generic[Waiter]):
         self._ids = itertools.count(1)
         self._unsent: dict[int, pb.StreamedCall] = {}
         self._cancelled: list[int] = []
-        self._waiting: dict[int, Waiter] = {}
+        self._waiting: dict[int, tuple[Waiter, str]] = {}
 
     def add(self, method: str, request: bytes, timeout: float | None, request_id: str, waiter: Waiter) -> int:
         """Adds a call to the next frame; returns its id.
@@ -42,7 +46,7 @@ class StreamedCalls(Generic[Waiter]):
             waiter: Who is to be told.
         """
         call_id = next(self._ids)
-        self._waiting[call_id] = waiter
+        self._waiting[call_id] = (waiter, request_id)
         self._unsent[call_id] = pb.StreamedCall(
             id=call_id,
             method=method,
@@ -78,10 +82,14 @@ class StreamedCalls(Generic[Waiter]):
         return frame.SerializeToString()
 
     def take(self, frame: bytes) -> list[tuple[Waiter, pb.StreamedAnswer]]:
-        """Returns the answers of a frame, each with who waits for it; those that nobody waits for are left out."""
+        """Returns the answers of a frame, each with who waits for it; those that nobody waits for are left out.
+
+        Raises:
+            DecodeError: It is no frame.
+        """
         answers = pb.StreamVjpResponse.FromString(frame).answers
-        pairs = [(self._waiting.pop(answer.id, None), answer) for answer in answers]
-        return [(waiter, answer) for waiter, answer in pairs if waiter is not None]
+        found = [(self._waiting.pop(answer.id, None), answer) for answer in answers]
+        return [(waiting[0], answer) for waiting, answer in found if waiting is not None]
 
     def end(self, error: GradserveError | None) -> list[tuple[Waiter, GradserveError]]:
         """Forgets all calls, since the stream is over; returns who waits, and what to tell them.
@@ -92,12 +100,26 @@ class StreamedCalls(Generic[Waiter]):
             error: Why it is over; None if the client was closed.
         """
         told = [
-            (waiter, NotSent() if error is not None and call_id in self._unsent else _told_of_end(error))
-            for call_id, waiter in self._waiting.items()
+            (waiter, self._told(call_id, error, request_id)) for call_id, (waiter, request_id) in self._waiting.items()
         ]
         self._unsent.clear()
         self._cancelled.clear()
         self._waiting.clear()
+        return told
+
+    def _told(self, call_id: int, error: GradserveError | None, request_id: str) -> GradserveError:
+        """Returns what a call is told of the end: a stream that breaks says nothing of the calls that it carries."""
+        told: GradserveError
+        if error is None:
+            told = Cancelled("the client was closed while the call was under way")
+        elif call_id in self._unsent:
+            told = NotSent()
+        elif error.code in (Code.UNAVAILABLE, Code.UNIMPLEMENTED, Code.INVALID_ARGUMENT):
+            told = copy.copy(error)
+        else:
+            text = f"the stream broke, and it is not known whether the call ran: {error}"
+            told = Unavailable(text, reason="STREAM_BROKEN")
+        told.request_id = request_id
         return told
 
 
@@ -108,10 +130,8 @@ class NotSent(Unavailable):
         super().__init__("the stream was over before the call was sent", reason="STREAM_BROKEN")
 
 
-def _told_of_end(error: GradserveError | None) -> GradserveError:
-    """Returns what a call that was sent is told: a stream that breaks says nothing of the calls that it carries."""
-    if error is None:
-        return Cancelled("the client was closed while the call was under way")
-    if error.code in (Code.UNAVAILABLE, Code.UNIMPLEMENTED, Code.INVALID_ARGUMENT):
-        return copy.copy(error)
-    return Unavailable(f"the stream broke, and it is not known whether the call ran: {error}", reason="STREAM_BROKEN")
+def error_of_end(error: grpc.RpcError | DecodeError) -> GradserveError:
+    """Returns why a stream is over that failed, or whose frames cannot be read."""
+    if isinstance(error, DecodeError):
+        return Unavailable("the server sent a frame that cannot be parsed as protobuf", reason="STREAM_BROKEN")
+    return error_of_rpc(error, (("x-request-id", ""),))

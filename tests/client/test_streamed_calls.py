@@ -91,6 +91,17 @@ def test_calls_of_a_broken_stream_that_were_not_sent_are_told_so() -> None:
     ]
 
 
+def test_calls_of_a_broken_stream_are_told_under_their_own_ids() -> None:
+    calls: StreamedCalls[str] = StreamedCalls()
+    for request_id in ("first", "second"):
+        calls.add("Vjp", b"", None, request_id, request_id)
+    calls.next_frame()
+    assert [(waiter, told.request_id) for waiter, told in calls.end(Unavailable("gone"))] == [
+        ("first", "first"),
+        ("second", "second"),
+    ]
+
+
 def test_a_stream_that_was_refused_tells_its_calls_why() -> None:
     assert ended(InvalidRequest("bad frame", reason="X"))[0] == ("sent", InvalidRequest.__name__, "X")
 

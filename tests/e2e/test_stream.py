@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -154,6 +155,54 @@ def test_a_client_reconnects_after_the_server_was_away() -> None:
     with running_server(str(EXAMPLES), check_gradients="off", port=port):
         assert until_available(lambda: client.forward("square_with_grad", {"x": np.float32(3)}).output) == 9
         client.close()
+
+
+def test_a_client_that_is_dropped_leaves_no_thread(example_server: RunningServer) -> None:
+    client = example_server.client(transport="stream")
+    assert client.forward("square_with_grad", 3.0).output == 9
+    reader = client._stream._reader
+    assert reader.is_alive()
+    del client
+    gc.collect()
+    reader.join(20)
+    assert not reader.is_alive()
+
+
+@contextlib.contextmanager
+def server_of_garbage() -> Iterator[str]:
+    """Runs a server whose stream answers each frame with bytes that are none."""
+
+    def garble(frames: Iterator[bytes], _: object) -> Iterator[bytes]:
+        for _frame in frames:
+            yield b"\xff"
+
+    handler = grpc.stream_stream_rpc_method_handler(garble)
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    service = grpc.method_handlers_generic_handler("gradserve.v1.GradientService", {"StreamVjp": handler})
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def test_frames_that_are_none_fail_the_calls_of_a_blocking_client() -> None:
+    with server_of_garbage() as target, Client(target, transport="stream") as client:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="frame that cannot be parsed") as raised:
+                client.forward(OP, {"x": np.float32(3)}, request_id="mine")
+            assert raised.value.request_id == "mine"
+
+
+def test_frames_that_are_none_fail_the_calls_of_an_asyncio_client() -> None:
+    async def run(target: str) -> None:
+        async with aio.Client(target, transport="stream") as client:
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="frame that cannot be parsed"):
+                    await client.forward(OP, {"x": np.float32(3)})
+
+    with server_of_garbage() as target:
+        asyncio.run(run(target))
 
 
 def test_a_pickled_client_keeps_its_transport(example_server: RunningServer) -> None:
