@@ -52,11 +52,16 @@ class Calls:
             await asyncio.sleep(quiet_seconds)
 
     def begin(
-        self, *, method: str, request_id: str, request_bytes: int, timeout: float | None, service: str = SERVICE
+        self,
+        *,
+        method: str,
+        request_id: str,
+        request_bytes: int,
+        remaining: Callable[[], float | None],
+        service: str = SERVICE,
     ) -> Call:
-        """Returns a call that begins now and may take so many seconds, None if its caller sets no limit."""
-        now = self._clock()
-        limit = self._max_call_seconds
+        """Returns a call that begins now; ``remaining`` gives the seconds that its caller leaves it, None for no limit."""
+        now, timeout, limit = self._clock(), remaining(), self._max_call_seconds  # in this order no deadline is put off
         return Call(
             service=service,
             method=method,
@@ -64,19 +69,17 @@ class Calls:
             clock=self._clock,
             started_at=now,
             request_bytes=request_bytes,
+            timeout=timeout,
             deadline=now + (limit if timeout is None else min(timeout, limit)),
         )
 
-    async def run(
-        self, call: Call, answer: Callable[[], Awaitable[bytes]], *, timeout: float | None, is_ended_by_grpc: bool
-    ) -> bytes:
+    async def run(self, call: Call, answer: Callable[[], Awaitable[bytes]], *, is_ended_by_grpc: bool) -> bytes:
         """Returns a call's response.
 
         Args:
             call: The call.
             answer: Makes the response.
-            timeout: Seconds that its caller gives it.
-            is_ended_by_grpc: Whether gRPC cancels this task then.
+            is_ended_by_grpc: Whether gRPC cancels this task when its caller's time is over.
 
         Raises:
             CallFailed: Whatever ``answer`` raised, as a caller may see it.
@@ -87,10 +90,10 @@ class Calls:
         cause: Exception | None = None
         try:
             check_request_id(call.request_id)
-            with self._limit(timeout, is_ended_by_grpc):
+            with self._limit(call.timeout, is_ended_by_grpc):
                 response = await answer()
         except asyncio.CancelledError:
-            is_late = timeout is not None and self._clock() >= call.started_at + timeout
+            is_late = call.timeout is not None and self._clock() >= call.started_at + call.timeout
             call.code = Code.DEADLINE_EXCEEDED if is_late else Code.CANCELLED
             raise
         except grpc.aio.AbortError:  # whoever raised it has told the caller, and this call

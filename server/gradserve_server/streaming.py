@@ -115,12 +115,10 @@ class _Stream:
             method=method if method in self._methods else _OTHER,
             request_id=streamed.request_id or request_id_of(None),
             request_bytes=len(request),
-            timeout=timeout,
+            remaining=lambda: timeout,
         )
         self._bytes += len(request)
-        task = asyncio.ensure_future(
-            self._answer(streamed.id, call, functools.partial(self._call, method, request), timeout)
-        )
+        task = asyncio.ensure_future(self._answer(streamed.id, call, functools.partial(self._call, method, request)))
         self._tasks[streamed.id] = task
         task.add_done_callback(functools.partial(self._end, streamed.id, len(request)))
 
@@ -133,11 +131,9 @@ class _Stream:
             )
         return await found(request)
 
-    async def _answer(
-        self, call_id: int, call: Call, answer: Callable[[], Awaitable[bytes]], timeout: float | None
-    ) -> None:
+    async def _answer(self, call_id: int, call: Call, answer: Callable[[], Awaitable[bytes]]) -> None:
         try:
-            response = await self._calls.run(call, answer, timeout=timeout, is_ended_by_grpc=False)
+            response = await self._calls.run(call, answer, is_ended_by_grpc=False)
         except CallFailed as failed:
             status, response = to_status(failed.failure).SerializeToString(), b""
         else:

@@ -30,6 +30,8 @@ class Call:
     """Times the stages."""
     started_at: float
     """When the handler began, by the clock."""
+    timeout: float | None = None
+    """Seconds that its caller gives it; None if that is no matter."""
     deadline: float = math.inf
     """When its answer is of no use any more, by the clock."""
     service: str = SERVICE

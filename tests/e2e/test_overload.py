@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
+import contextlib
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -15,6 +17,8 @@ from gradserve_server.testing import ServerProcess, server_process
 
 OPS = "tests.support.ops_slow"
 BOUND = 64
+SLACK_SECONDS = 0.05
+"""A deadline reaches the server as what is left of it, so that it is later there by the time of the way."""
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +40,30 @@ async def sleep(client: aio.Client, seconds: float, timeout: float = 30.0) -> No
     await client.forward("sleep", inputs, timeout=timeout)
 
 
-async def counted(client: aio.Client) -> tuple[int, int]:
-    begun, late = (await client.forward("counted", np.float32(0))).output.tolist()
-    return begun, late
+async def counted(client: aio.Client) -> tuple[float, float]:
+    begun, lateness_seconds = (await client.forward("counted", np.float32(0))).output.tolist()
+    return begun, lateness_seconds
+
+
+@contextlib.contextmanager
+def longest_pause() -> Iterator[list[float]]:
+    """Measures the longest time for which this machine let a thread wait that wanted to run; the list then holds it."""
+    found, is_over = [0.0], threading.Event()
+
+    def watch() -> None:
+        before = time.monotonic()
+        while not is_over.wait(0.001):
+            now = time.monotonic()
+            found[0] = max(found[0], now - before)
+            before = now
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
 
 
 async def test_expired_calls_reach_no_compute_and_a_call_with_time_left_is_answered(client: aio.Client) -> None:
@@ -53,13 +78,14 @@ async def test_expired_calls_reach_no_compute_and_a_call_with_time_left_is_answe
             except (DeadlineExceeded, ResourceExhausted) as error:
                 ended[error.reason] += 1
 
-    callers = asyncio.gather(*(call_again_and_again() for _ in range(200)))
-    await asyncio.sleep(0.5)
-    await sleep(client, 0.0, timeout=20.0)
-    await callers
-    begun, late = await counted(client)
+    with longest_pause() as pause:
+        callers = asyncio.gather(*(call_again_and_again() for _ in range(200)))
+        await asyncio.sleep(0.5)
+        await sleep(client, 0.0, timeout=20.0)
+        await callers
+    begun, lateness_seconds = await counted(client)
     assert sum(ended.values()) == 1000
-    assert late == 0
+    assert lateness_seconds < SLACK_SECONDS + 2 * pause[0]
     assert ended["answered"] > 0
     cut_short = begun - begun_before - 1 - ended["answered"]
     assert cut_short <= ended["DEADLINE_EXCEEDED"]

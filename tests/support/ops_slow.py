@@ -1,4 +1,4 @@
-"""An op that takes as long as it is told, and counts the calls that began when nobody could use them any more."""
+"""An op that takes as long as it is told, and knows how late calls began that nobody could use any more."""
 
 import time
 
@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from gradserve_server import op
 
-SLACK_SECONDS = 0.05
-"""A deadline reaches the server as what is left of it, so that it is later there by the time of the way."""
-counts = np.zeros(2, np.int32)
+counts = np.zeros(2, np.float64)
+"""How many sleeps began, and how many seconds after its use the latest of them."""
 
 
 def _sleep(seconds, useful_until):
     counts[0] += 1
-    counts[1] += 0 < useful_until < time.time() - SLACK_SECONDS
+    if useful_until > 0:
+        counts[1] = max(counts[1], time.time() - useful_until)
     time.sleep(float(seconds))
     return np.float64(seconds)
 
@@ -30,6 +30,6 @@ def sleep(seconds, useful_until):
 
 @op(inputs={"unused": tf.TensorSpec([], tf.float32)})
 def counted(unused):
-    """How many sleeps began, and how many of them too late."""
+    """How many sleeps began, and how many seconds after its use the latest of them."""
     del unused
-    return tf.ensure_shape(tf.numpy_function(counts.copy, [], tf.int32), [2])
+    return tf.ensure_shape(tf.numpy_function(counts.copy, [], tf.float64), [2])

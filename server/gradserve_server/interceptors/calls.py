@@ -45,9 +45,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap(self, behaviour: Behaviour, service: str, method: str, request_id: str) -> Behaviour:
         async def wrapped(request: bytes, context: Context) -> bytes:
-            remaining = context.time_remaining()
             call = self._calls.begin(
-                service=service, method=method, request_id=request_id, request_bytes=_size(request), timeout=remaining
+                service=service,
+                method=method,
+                request_id=request_id,
+                request_bytes=_size(request),
+                remaining=context.time_remaining,
             )
 
             async def answer() -> bytes:
@@ -58,7 +61,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     raise
 
             try:
-                response = await self._calls.run(call, answer, timeout=remaining, is_ended_by_grpc=True)
+                response = await self._calls.run(call, answer, is_ended_by_grpc=True)
             except CallFailed as failed:
                 failure = failed.failure
                 await context.abort(
