@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 from grpc_reflection.v1alpha import reflection
@@ -21,7 +21,7 @@ from gradserve_server.checking.rows import with_layout
 from gradserve_server.config import Settings
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.health import Health
-from gradserve_server.interceptors.calls import CallInterceptor
+from gradserve_server.interceptors.calls import ObservingServer
 from gradserve_server.logs import AccessLog, Logger
 from gradserve_server.metrics import Metrics, new_registry
 from gradserve_server.ops import Op, OpLoadError
@@ -105,15 +105,15 @@ class App:
 
     async def _open(self, settings: Settings) -> grpc.aio.Server:
         server = grpc.aio.server(
-            interceptors=[CallInterceptor(self._calls)],
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes + _ENVELOPE_BYTES),
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
             ],
         )
-        server.add_generic_rpc_handlers((handlers_of(self._service, self._calls),))
-        await self._health.register(server)
+        observing = cast("grpc.aio.Server", ObservingServer(server, self._calls))  # to those who register handlers
+        observing.add_generic_rpc_handlers((handlers_of(self._service, self._calls),))
+        await self._health.register(observing)
         if settings.reflection:
             reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import grpc
@@ -11,14 +11,14 @@ from gradserve.errors import Code, DeadlineExceeded
 from gradserve.messages import SERVICE
 from gradserve_server.scheduling.queue import Clock
 from gradserve_server.status import Failure, failure_of
-from gradserve_server.telemetry import Call, check_request_id, set_current_call
+from gradserve_server.telemetry import Call, Ended, check_request_id, set_current_call
 
 
 class CallObserver(Protocol):
-    """Is told of every call when it has ended, well or not. Must not raise."""
+    """Is told of every call once it has ended, well or not. Must not raise."""
 
-    def call_ended(self, call: Call, cause: Exception | None) -> None:
-        """Takes note of a call; ``cause`` is the exception whose text the caller was not shown."""
+    def calls_ended(self, ended: Sequence[Ended]) -> None:
+        """Takes note of calls, in the order in which they ended."""
         ...
 
 
@@ -40,6 +40,7 @@ class Calls:
         self._max_call_seconds = max_call_seconds
         self._under_way = 0
         self._begun = 0
+        self._ended: list[Ended] = []
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -109,18 +110,31 @@ class Calls:
         finally:
             self._count(-1)
             call.seconds = self._clock() - call.started_at
-            for observer in self._observers:
-                observer.call_ended(call, cause)
+            self._note(call, cause)
+
+    def _note(self, call: Call, cause: Exception | None) -> None:
+        """Has the observers told, once the response is on its way and with whatever else ends in this turn of the loop."""
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._ended.append((call, cause))
+
+    def _tell(self) -> None:
+        ended, self._ended = self._ended, []
+        for observer in self._observers:
+            observer.calls_ended(ended)
 
     def _limit(self, timeout: float | None, is_ended_by_grpc: bool) -> contextlib.AbstractContextManager[None]:
         """Returns what ends a call when it has taken too long, if gRPC does not."""
         limit = self._max_call_seconds
         if timeout is None or timeout > limit:
-            text = f"the server lets no call take longer than {limit:g} s (--max-call-seconds)"
-            return _ended_after(limit, DeadlineExceeded(text, reason="SERVER_DEADLINE"))
+            return _EndedAfter(limit, self._too_long)
         if is_ended_by_grpc:
             return contextlib.nullcontext()
-        return _ended_after(timeout, DeadlineExceeded(f"the deadline passed, {timeout:g} s after the call came"))
+        return _EndedAfter(timeout, lambda: DeadlineExceeded(f"the deadline passed, {timeout:g} s after the call came"))
+
+    def _too_long(self) -> DeadlineExceeded:
+        text = f"the server lets no call take longer than {self._max_call_seconds:g} s (--max-call-seconds)"
+        return DeadlineExceeded(text, reason="SERVER_DEADLINE")
 
     def _count(self, change: int) -> None:
         self._under_way += change
@@ -130,27 +144,26 @@ class Calls:
             self._idle.set()
 
 
-@contextlib.contextmanager
-def _ended_after(seconds: float, error: DeadlineExceeded) -> Iterator[None]:
-    """Cancels what this task does within, after some time.
+class _EndedAfter:
+    """A context that cancels what its task does within, after some time, and then raises an error instead."""
 
-    Raises:
-        DeadlineExceeded: The error that was given, if it was cancelled for that.
-    """
-    task, is_over = asyncio.current_task(), False
+    __slots__ = ("_is_over", "_make_error", "_seconds", "_task", "_timer")
 
-    def end() -> None:
-        nonlocal is_over
-        is_over = True
-        if task is not None:
-            task.cancel()
+    def __init__(self, seconds: float, make_error: Callable[[], DeadlineExceeded]) -> None:
+        self._seconds = seconds
+        self._make_error = make_error
+        self._is_over = False
 
-    timer = asyncio.get_running_loop().call_later(seconds, end)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not is_over:
-            raise
-        raise error from None
-    finally:
-        timer.cancel()
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end)
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        if self._is_over and kind is asyncio.CancelledError:
+            raise self._make_error() from None

@@ -1,14 +1,22 @@
 """Logs: structured lines on standard error, one for each call and one for each event in the server's life."""
 
+import asyncio
+import collections
 import contextlib
+import datetime as dt
+import functools
+import json
 import sys
-from typing import Literal, TextIO, cast
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TextIO, cast
 
+import orjson
 import structlog
 
 from gradserve.errors import Code
 from gradserve.messages import SERVICE
-from gradserve_server.telemetry import Call
+from gradserve_server.telemetry import Call, Ended
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -25,14 +33,14 @@ def make_logger(level: LogLevel, log_format: LogFormat, stream: TextIO = sys.std
         stream: Where lines go.
     """
     as_text = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
     processors = [
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_timestamp,
         *(as_json if log_format == "json" else [as_text]),
     ]
     logger: Logger = structlog.wrap_logger(
-        structlog.WriteLogger(cast("TextIO", _Unbreakable(stream))),
+        structlog.WriteLogger(cast("TextIO", _Lines(stream))),
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
@@ -40,18 +48,55 @@ def make_logger(level: LogLevel, log_format: LogFormat, stream: TextIO = sys.std
     return logger
 
 
-class _Unbreakable:
-    """A stream whose reader may go away: lines are then lost, but no call and no stop fails for that."""
+def _to_json(event: Mapping[str, Any], default: Callable[[Any], Any]) -> str:
+    try:
+        return orjson.dumps(event, default=default).decode()
+    except TypeError:  # a text with half a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(event, default=default)
+
+
+def _add_timestamp(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Adds the time, as structlog's ``TimeStamper(fmt="iso")`` does, which takes a third of the time of a whole line."""
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    event["timestamp"] = f"{_date_and_time(seconds)}.{nanoseconds // 1000:06d}Z"
+    return event
+
+
+@functools.lru_cache(1)
+def _date_and_time(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+class _Lines:
+    """A stream that takes the lines of one turn of the event loop together; other threads' lines go at once.
+
+    Its reader may go away: lines are then lost, but no call and no stop fails for that.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._waiting: collections.deque[str] = collections.deque()
+        self._is_due = False
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
+        self._waiting.append(text)
 
     def flush(self) -> None:
+        if self._is_due:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._write()
+        else:
+            self._is_due = True
+            loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_due = False
+        lines = "".join([self._waiting.popleft() for _ in range(len(self._waiting))])
         with contextlib.suppress(OSError, ValueError):
+            self._stream.write(lines)
             self._stream.flush()
 
 
@@ -62,8 +107,12 @@ class AccessLog:
         """Takes the logger."""
         self._logger: Logger = logger.bind()  # else its class is made ready anew for each line
 
-    def call_ended(self, call: Call, cause: Exception | None) -> None:
-        """Writes the line: a fault of the server as an error, with its traceback; all else as information."""
+    def calls_ended(self, ended: Sequence[Ended]) -> None:
+        """Writes the lines: a fault of the server as an error, with its traceback; all else as information."""
+        for call, cause in ended:
+            self._write(call, cause)
+
+    def _write(self, call: Call, cause: Exception | None) -> None:
         usual = (
             self._logger.info if call.service == SERVICE else self._logger.debug
         )  # probes ask for health all the time

@@ -105,7 +105,7 @@ def test_log_holds_lines_of_the_server_alone_once_it_is_ready(server: ServerProc
         with pytest.raises(GradserveError):
             client.vjp(op, inputs, request_id=f"log-alone-{op}")
     assert lines_of(server, "log-alone-take")
-    after_ready = server.log().partition('"event": "ready"')[2].splitlines()[1:]
+    after_ready = server.log().partition('"event":"ready"')[2].splitlines()[1:]
     assert [line for line in after_ready if not line.startswith("{")] == []
 
 
@@ -116,9 +116,8 @@ def test_log_of_a_failed_warm_up_is_a_warning_in_one_line(server: ServerProcess)
 
 def write(call: Call, cause: Exception | None = None, **options: Any) -> str:
     stream = io.StringIO()
-    AccessLog(make_logger(options.get("level", "info"), options.get("log_format", "json"), stream)).call_ended(
-        call, cause
-    )
+    logger = make_logger(options.get("level", "info"), options.get("log_format", "json"), stream)
+    AccessLog(logger).calls_ended([(call, cause)])
     return stream.getvalue()
 
 

@@ -1,7 +1,10 @@
-"""The interceptor around every unary RPC: makes its ``Call``, and hands its outcome to gRPC."""
+"""What stands around every unary RPC: makes its ``Call``, and hands its outcome to gRPC.
 
-from collections.abc import Awaitable, Callable
-from typing import cast
+Handlers are wrapped once, when they are registered: grpc.aio's own interceptors would do so anew for every call.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
 import grpc
 from google.rpc import status_pb2
@@ -15,63 +18,80 @@ from gradserve_server.telemetry import Call, request_id_of
 Behaviour = Callable[[bytes, Context], Awaitable[bytes]]
 
 
-class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the handler of each unary RPC; streaming ones (health watching, reflection, our own) pass as they are."""
+class ObservingServer:
+    """Takes handlers as a ``grpc.aio.Server`` does, and hands them on to one, those of unary RPCs wrapped.
 
-    def __init__(self, calls: Calls) -> None:
-        """Takes what runs calls."""
+    Streaming ones (health watching, reflection, our own) pass as they are.
+    """
+
+    def __init__(self, server: grpc.aio.Server, calls: Calls) -> None:
+        """Takes the server, and what runs calls."""
+        self._server = server
         self._calls = calls
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> MaybeHandler:
-        """Returns the RPC's handler, wrapped."""
-        handler = await continuation(handler_call_details)
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Registers handlers."""
+        wrapped = tuple(_Wrapping(handlers, self._calls) for handlers in generic_rpc_handlers)
+        self._server.add_generic_rpc_handlers(wrapped)
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Any]) -> None:
+        """Does nothing: generated code registers its handlers in this way too, and gRPC would take these unwrapped."""
+
+
+class _Wrapping(grpc.GenericRpcHandler):
+    """Handlers, wrapped when they are first asked for."""
+
+    def __init__(self, handlers: grpc.GenericRpcHandler, calls: Calls) -> None:
+        self._handlers = handlers
+        self._calls = calls
+        self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> MaybeHandler:
+        path = handler_call_details.method
+        wrapped = self._wrapped.get(path)
+        if wrapped is not None:
+            return wrapped
+        handler = self._handlers.service(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
-        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
-        return grpc.unary_unary_rpc_method_handler(
-            self._wrap(
-                cast("Behaviour", handler.unary_unary),
-                service,
-                method,
-                request_id_of(handler_call_details.invocation_metadata),
-            ),
+        service, _, method = path.removeprefix("/").partition("/")
+        self._wrapped[path] = grpc.unary_unary_rpc_method_handler(
+            _wrap(cast("Behaviour", handler.unary_unary), self._calls, service, method),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+        return self._wrapped[path]
 
-    def _wrap(self, behaviour: Behaviour, service: str, method: str, request_id: str) -> Behaviour:
-        async def wrapped(request: bytes, context: Context) -> bytes:
-            call = self._calls.begin(
-                service=service,
-                method=method,
-                request_id=request_id,
-                request_bytes=_size(request),
-                remaining=context.time_remaining,
-            )
 
-            async def answer() -> bytes:
-                try:
-                    return await behaviour(request, context)
-                except grpc.aio.AbortError:  # a handler of grpcio's own, such as health, has answered
-                    call.code = Code[grpc.StatusCode(context.code()).name]
-                    raise
+def _wrap(behaviour: Behaviour, calls: Calls, service: str, method: str) -> Behaviour:
+    async def wrapped(request: bytes, context: Context) -> bytes:
+        call = calls.begin(
+            service=service,
+            method=method,
+            request_id=request_id_of(context.invocation_metadata()),
+            request_bytes=_size(request),
+            remaining=context.time_remaining,
+        )
 
+        async def answer() -> bytes:
             try:
-                response = await self._calls.run(call, answer, is_ended_by_grpc=True)
-            except CallFailed as failed:
-                failure = failed.failure
-                await context.abort(
-                    grpc.StatusCode[failure.code.name], failure.text, _error_trailer(call, to_status(failure))
-                )
-                raise AssertionError("unreachable: abort raises") from failed
-            context.set_trailing_metadata(_trailer(call))
-            return response
+                return await behaviour(request, context)
+            except grpc.aio.AbortError:  # a handler of grpcio's own, such as health, has answered
+                call.code = Code[grpc.StatusCode(context.code()).name]
+                raise
 
-        return wrapped
+        try:
+            response = await calls.run(call, answer, is_ended_by_grpc=True)
+        except CallFailed as failed:
+            failure = failed.failure
+            await context.abort(
+                grpc.StatusCode[failure.code.name], failure.text, _error_trailer(call, to_status(failure))
+            )
+            raise AssertionError("unreachable: abort raises") from failed
+        context.set_trailing_metadata(_trailer(call))
+        return response
+
+    return wrapped
 
 
 def _trailer(call: Call) -> tuple[tuple[str, str], ...]:
