@@ -76,27 +76,30 @@ class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._waiting: collections.deque[str] = collections.deque()
-        self._is_due = False
+        self._due: asyncio.AbstractEventLoop | None = None
+        """The event loop that writes at its next turn. It may be over before that: whoever comes next then writes."""
 
     def write(self, text: str) -> None:
         self._waiting.append(text)
 
     def flush(self) -> None:
-        if self._is_due:
-            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             self._write()
-        else:
-            self._is_due = True
+            return
+        if self._due is not loop:
+            self._due = loop
             loop.call_soon(self._write)
 
     def _write(self) -> None:
-        self._is_due = False
-        lines = "".join([self._waiting.popleft() for _ in range(len(self._waiting))])
+        self._due = None
+        lines = []
+        with contextlib.suppress(IndexError):  # none is left; another thread may have taken some
+            while True:
+                lines.append(self._waiting.popleft())
         with contextlib.suppress(OSError, ValueError):
-            self._stream.write(lines)
+            self._stream.write("".join(lines))
             self._stream.flush()
 
 

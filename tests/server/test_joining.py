@@ -117,7 +117,8 @@ def test_op_whose_kernels_round_otherwise_for_one_row_is_not_refused() -> None:
     weight = tf.constant(np.random.default_rng(0).standard_normal((256, 256)), tf.float32)
     example = {"x": np.random.default_rng(1).standard_normal((1, 256)).astype(np.float32)}
     spec = tf.TensorSpec([None, 256], tf.float32)
-    probe(lambda x: tf.sin(1e3 * (x @ weight)), "sharp", inputs={"x": spec}, batch_axis=0, example=example)
+    sharp = probe(lambda x: tf.sin(1e3 * (x @ weight)), "sharp", inputs={"x": spec}, batch_axis=0, example=example)
+    assert sharp.layout is not None  # the claim holds
 
 
 def test_op_that_draws_random_numbers_runs_its_calls_one_by_one() -> None:

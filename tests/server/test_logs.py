@@ -1,7 +1,10 @@
 """Logs: one JSON line for each request of a server in a process of its own, without anything that is secret."""
 
+import asyncio
+import concurrent.futures
 import io
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -151,3 +154,68 @@ def test_log_for_people_is_text_with_a_plain_traceback() -> None:
     assert "op=square" in text
     assert "ZeroDivisionError: integer" in text
     assert "\x1b" not in text
+
+
+def test_log_of_a_text_that_is_no_unicode_is_json_all_the_same() -> None:
+    assert json.loads(write(ended(code=Code.INTERNAL, error="half \ud800 a pair")))["error"] == "half \ud800 a pair"
+
+
+def events(text: str) -> list[str]:
+    return [json.loads(line)["event"] for line in text.splitlines()]
+
+
+class CountedStream(io.StringIO):
+    """A stream that knows how often it was written to."""
+
+    writes = 0
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        return super().write(text)
+
+
+async def test_lines_of_one_turn_of_the_event_loop_are_written_together_and_in_order() -> None:
+    stream = CountedStream()
+    logger = make_logger("info", "json", stream)
+    for event in ("first", "second", "third"):
+        logger.info(event)
+    assert stream.getvalue() == ""
+    await asyncio.sleep(0)
+    assert events(stream.getvalue()) == ["first", "second", "third"]
+    assert stream.writes == 1
+
+
+async def test_line_of_another_thread_does_not_wait_for_the_event_loop() -> None:
+    stream = io.StringIO()
+    logger = make_logger("info", "json", stream)
+    logger.info("of the loop")
+    thread = threading.Thread(target=logger.info, args=("of a thread",))
+    thread.start()
+    thread.join()  # which holds up the loop
+    assert events(stream.getvalue()) == ["of the loop", "of a thread"]
+
+
+def test_lines_that_an_event_loop_left_unwritten_are_written_by_whoever_comes_next() -> None:
+    stream = io.StringIO()
+    logger = make_logger("info", "json", stream)
+    loop = asyncio.new_event_loop()
+    loop.call_soon(logger.info, "left")
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    logger.info("after")
+    assert events(stream.getvalue()) == ["left", "after"]
+
+
+def test_lines_of_many_threads_are_all_there_and_whole() -> None:
+    stream = io.StringIO()
+    logger = make_logger("info", "json", stream)
+
+    def write_many(name: int) -> None:
+        for number in range(200):
+            logger.info(f"{name} {number}")
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(write_many, range(8)))
+    wanted = [f"{name} {number}" for name in range(8) for number in range(200)]
+    assert sorted(events(stream.getvalue())) == sorted(wanted)

@@ -14,7 +14,8 @@ from tests.server.helpers import floats, scrape
 
 from gradserve import Client
 from gradserve.errors import GradserveError
-from gradserve_server.telemetry import STAGES
+from gradserve_server.metrics import Metrics, new_registry
+from gradserve_server.telemetry import STAGES, Call
 from gradserve_server.testing import RunningServer, running_server
 
 OK = {"op": "square", "method": "Vjp", "code": "OK"}
@@ -160,3 +161,20 @@ def test_metrics_of_two_servers_in_one_process_are_apart(
 def test_metrics_of_get_op_name_the_op_that_there_is(server: RunningServer, client: Client) -> None:
     labels = {"op": "boom", "method": "GetOp", "code": "OK"}
     assert growth(server, lambda: client.op("boom"), "gradserve_requests_total", **labels) == 1
+
+
+def test_histogram_counts_a_time_in_each_bucket_whose_bound_it_does_not_exceed() -> None:
+    registry = new_registry()
+    metrics = Metrics(registry)
+    for seconds in (5e-5, 1e-3, 1.1e-3, 61.0):
+        call = Call(method="Vjp", request_id="id", clock=lambda: 0.0, started_at=0.0, op="square", seconds=seconds)
+        metrics.calls_ended([(call, None)])
+    labels = {"op": "square", "method": "Vjp", "code": "OK"}
+
+    def sample(kind: str, **more: str) -> float | None:
+        return registry.get_sample_value(f"gradserve_request_duration_seconds_{kind}", {**labels, **more})
+
+    below = {bound: sample("bucket", le=bound) for bound in ("0.0001", "0.0005", "0.001", "0.0025", "60.0", "+Inf")}
+    assert below == {"0.0001": 1, "0.0005": 1, "0.001": 2, "0.0025": 3, "60.0": 3, "+Inf": 4}
+    assert sample("count") == 4
+    assert sample("sum") == pytest.approx(61.00215)

@@ -71,7 +71,10 @@ def test_warm_up_runs_forward_and_vjp_once_each() -> None:
 
 
 def test_warm_up_of_an_op_without_backward_runs_forward_alone() -> None:
-    warm_up(trace_one(tf.shape, inputs={"input": VECTOR}))
+    ran = []
+    seen = python(lambda x: (ran.append(x.shape), x)[1])
+    warm_up(trace_one(lambda x: tf.cast(seen(x), tf.int32), inputs={"x": VECTOR}, example={"x": [1.0, 2.0]}))
+    assert ran == [(2,)]
 
 
 @pytest.mark.parametrize(
