@@ -5,9 +5,12 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +21,8 @@ from gradserve_server.config import Settings
 from gradserve_server.logs import make_logger
 from gradserve_server.ops import OpDefinition
 
+_LOOK_SECONDS = 0.02
+"""How often a log is read while something is waited for."""
 _NO_VARIABLES = "NO_VARIABLE_IS_READ_"
 """Prefix of the environment variables that a server in a test takes, so that it does not depend on where it runs."""
 
@@ -120,17 +125,14 @@ def server_command(*arguments: str) -> list[str]:
 
 
 class ServerProcess:
-    """A server in a process of its own. Its log is read as it comes, so that a full pipe never stops it."""
+    """A server in a process of its own, and its log, which is a file: that costs neither side much, and is never full."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        """Takes a process that was started with a pipe as its standard error, and waits until it listens."""
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        """Takes a process that was started with the log as its standard error, and waits until it listens."""
         self.process = process
         """The process."""
-        self._lines: list[str] = []
-        self._ended = False
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
-        self._reader.start()
+        self._log = log
+        self._text = ""
         listening = self.wait_for("listening")
         self.target = f"127.0.0.1:{listening['port']}"
         """Address for clients."""
@@ -138,9 +140,10 @@ class ServerProcess:
         """Where Prometheus would scrape it."""
 
     def log(self) -> str:
-        """Returns the log so far."""
-        with self._changed:
-            return "".join(self._lines)
+        """Returns the log so far; all of it once the process has ended."""
+        with contextlib.suppress(FileNotFoundError):  # it is gone once ``server_process`` is over
+            self._text = self._log.read_text(encoding="utf-8")
+        return self._text
 
     def wait_for(self, event: str, timeout: float = 120.0) -> dict[str, Any]:
         """Returns the first line of the log with that event, once it is there.
@@ -148,56 +151,57 @@ class ServerProcess:
         Raises:
             TimeoutError: It did not come in time, in seconds, or the server ended without it.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._find(event) is not None, timeout)
+        deadline = time.monotonic() + timeout
+        while True:
+            has_ended = self.process.poll() is not None or time.monotonic() > deadline
             found = self._find(event)
-        if found is None:
-            raise TimeoutError(f"the server's log has no event {event!r}:\n{self.log()}")
-        return found
+            if found is not None:
+                return found
+            if has_ended:
+                raise TimeoutError(f"the server's log has no event {event!r}:\n{self.log()}")
+            time.sleep(_LOOK_SECONDS)
 
     def _find(self, event: str) -> dict[str, Any] | None:
-        records = (json.loads(line) for line in self._lines if line.startswith("{"))
+        whole_lines = self.log().rpartition("\n")[0].splitlines()
+        records = (json.loads(line) for line in whole_lines if line.startswith("{"))
         return next((record for record in records if record.get("event") == event), None)
-
-    def _read(self) -> None:
-        for line in self.process.stderr or ():
-            with self._changed:
-                self._lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
 
     def stop(self, timeout: float = 60.0) -> int:
         """Sends SIGTERM and waits, in seconds; returns the exit status."""
         self.process.terminate()
-        status = self.process.wait(timeout)
-        self._reader.join()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
-        return status
+        return self.process.wait(timeout)
 
 
 @contextlib.contextmanager
-def server_process(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """Runs ``gradserve-server`` in a process of its own for as long as the context lasts, once it is ready.
+def server_process(
+    *arguments: str, env: Mapping[str, str] | None = None, until: Literal["listening", "ready"] = "ready"
+) -> Iterator[ServerProcess]:
+    """Runs ``gradserve-server`` in a process of its own for as long as the context lasts.
 
     Args:
         arguments: Its command line, without ports.
         env: Its environment; this process's own if absent.
+        until: What it has to be first: "listening", on its ports, or "ready" to answer.
 
     Yields:
-        The server, ready to answer.
+        The server.
 
     Raises:
-        TimeoutError: It did not get ready; the text has its log.
+        TimeoutError: It did not get there; the text has its log.
     """
     command = server_command(*arguments)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:  # noqa: S603  # our own program
+    server = None
+    with (
+        tempfile.NamedTemporaryFile(prefix="gradserve-", suffix=".log") as log,
+        subprocess.Popen(command, stderr=log, env=env) as process,  # noqa: S603  # our own program
+    ):
         try:
-            server = ServerProcess(process)
-            server.wait_for("ready")
+            server = ServerProcess(process, Path(log.name))
+            server.wait_for(until)
             yield server
             server.stop()
         finally:
             process.kill()  # does nothing to a process that has ended
+            process.wait()
+            if server is not None:
+                server.log()

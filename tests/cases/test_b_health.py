@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gradserve import Client
 from gradserve.errors import NotFound, Unavailable
 from gradserve.messages import SERVICE
-from gradserve_server.testing import ServerProcess, server_command
+from gradserve_server.testing import ServerProcess, server_process
 
 OPS = Path(__file__).with_name("ops_b_gated.py")
 X = {"x": np.float32(3)}
@@ -26,14 +25,12 @@ X = {"x": np.float32(3)}
 def starting_server(gates: Path) -> Iterator[ServerProcess]:
     """Runs a server that listens and whose module waits at the gate ``import``."""
     environment = {**os.environ, "GATES": str(gates)}
-    process = subprocess.Popen(server_command(str(OPS)), stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        server = ServerProcess(process)
+    with server_process(str(OPS), env=environment, until="listening") as server:
         wait_until((gates / "import.waiting").exists)
-        yield server
-    finally:
-        process.kill()
-        server.stop()
+        try:
+            yield server
+        finally:
+            server.process.kill()  # it may be at a gate for good
 
 
 @contextlib.contextmanager

@@ -129,16 +129,10 @@ def test_signal_ends_calls_that_outlast_the_grace_period() -> None:
 
 def test_signal_while_loading_ends_soon_with_status_0(tmp_path: Path) -> None:
     env = {**os.environ, "MAY_LOAD": str(tmp_path / "never")}
-    command = server_command(str(HERE / "ops_wait_to_load.py"))
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
-    try:
-        server = ServerProcess(process)
+    with server_process(str(HERE / "ops_wait_to_load.py"), env=env, until="listening") as server:
         while not (tmp_path / "never.waiting").exists():
             time.sleep(0.05)
         assert server.stop(timeout=10.0) == 0
-    finally:
-        process.kill()
-        process.wait()
     assert '"ready"' not in server.log()
     assert "Traceback" not in server.log()
 

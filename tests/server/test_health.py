@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.server.helpers import scrape
 from gradserve import Client
 from gradserve.errors import Unavailable
 from gradserve.messages import SERVICE
-from gradserve_server.testing import ServerProcess, running_server, server_command
+from gradserve_server.testing import ServerProcess, running_server, server_process
 
 Status = health_pb2.HealthCheckResponse
 WAIT_TO_LOAD = Path(__file__).with_name("ops_wait_to_load.py")
@@ -34,14 +33,8 @@ def may_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loading(may_load: Path) -> Iterator[ServerProcess]:
     """A server that loads for as long as a file does not exist."""
     env = {**os.environ, "MAY_LOAD": str(may_load)}
-    process = subprocess.Popen(server_command(str(WAIT_TO_LOAD)), stderr=subprocess.PIPE, text=True, env=env)
-    try:
-        server = ServerProcess(process)
+    with server_process(str(WAIT_TO_LOAD), env=env, until="listening") as server:
         yield server
-        server.stop()
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize("service", ["", SERVICE])
