@@ -114,6 +114,49 @@ def parse(message_type: type[AnyMessage], data: bytes) -> tuple[AnyMessage, Elem
     return message_type.FromString(rest), {key: _aligned(view) for key, view in elements.items()}
 
 
+def places_of(message_type: type[Message], data: bytes) -> dict[tuple[int, int], slice] | None:
+    """Returns where the elements of each tensor of a message lie, by number of the message's field and index in it.
+
+    Args:
+        message_type: Type of the message.
+        data: Its bytes, which ``message_type`` can parse.
+
+    Returns:
+        The places, in the order of the bytes; None if the message is unusual.
+    """
+    found: dict[tuple[int, int], slice] = {}
+    counts: Counter[int] = Counter()
+    view, paths = memoryview(data), _paths_of(message_type.DESCRIPTOR)
+    try:
+        for field in _fields(view, _MOST_FIELDS):
+            if field.number not in paths:
+                continue
+            if field.wire_type != _LEN:
+                return None
+            key = (field.number, counts[field.number])
+            counts[field.number] += 1
+            place = _place(view[: field.end], field.value, paths[field.number])
+            if place is not None:
+                found[key] = place
+    except (_Unusual, IndexError):
+        return None
+    return found
+
+
+def _place(data: memoryview, begin: int, path: Sequence[int]) -> slice | None:
+    """Returns where what lies at the end of a path of fields is, in a message that begins there and ends with the data."""
+    found: slice | None = None
+    is_there = False
+    for field in _fields(data, _MOST_FIELDS_OF_A_TENSOR, begin):
+        if field.number != path[0]:
+            continue
+        if is_there or field.wire_type != _LEN:
+            raise _Unusual
+        is_there = True
+        found = slice(field.value, field.end) if len(path) == 1 else _place(data[: field.end], field.value, path[1:])
+    return found
+
+
 class _Unusual(Exception):
     """Bytes that are no message, or one of a form that nobody writes."""
 
@@ -172,14 +215,14 @@ def _cut_tensor(data: memoryview, path: Sequence[int]) -> tuple[list[Piece], mem
     return rest, found
 
 
-def _fields(data: memoryview, most: int) -> Iterator[_Field]:
-    """Yields the fields of a message.
+def _fields(data: memoryview, most: int, begin: int = 0) -> Iterator[_Field]:
+    """Yields the fields of a message that begins there and ends with the data.
 
     Raises:
         _Unusual: There are groups, or more fields than the most, or a field has another length than it says.
         IndexError: A number has no end.
     """
-    at, end = 0, len(data)
+    at, end = begin, len(data)
     for _ in range(most):
         if at == end:
             return

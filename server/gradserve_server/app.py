@@ -25,6 +25,7 @@ from gradserve_server.interceptors.calls import ObservingServer
 from gradserve_server.logs import AccessLog, Logger
 from gradserve_server.metrics import Metrics, new_registry
 from gradserve_server.ops import Op, OpLoadError
+from gradserve_server.plans import Plans
 from gradserve_server.registry import Registry
 from gradserve_server.rows import Limits
 from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Load, Work
@@ -89,7 +90,7 @@ class App:
         checker = Checker(self._submit)
         registry = await self._check_gradients(registry, checker, failures)
         self._service.parts = Parts(
-            registry=registry, evaluator=Evaluator(registry, self._submit, limits), checker=checker
+            registry=registry, evaluator=Evaluator(registry, self._submit, limits), checker=checker, plans=Plans()
         )
         self._metrics.set_ready(True)
         await self._health.set_serving(True)

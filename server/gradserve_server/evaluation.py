@@ -23,12 +23,13 @@ from gradserve_server.answers import (
     name_variable_gradients,
 )
 from gradserve_server.ops import Op
+from gradserve_server.plans import Answered, Plan
 from gradserve_server.registry import OpVersion, Registry
 from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
 from gradserve_server.rows import Limits, Rows
 from gradserve_server.rule_facts import is_linear
-from gradserve_server.scheduling.joining import Share, TraceCall, backward_call, forward_call, share_of
+from gradserve_server.scheduling.joining import Results, Share, TraceCall, backward_call, forward_call, share_of
 from gradserve_server.scheduling.queue import OWN_LOAD, Load, Work
 from gradserve_server.telemetry import current_call
 
@@ -99,6 +100,41 @@ class Evaluator:
             outputs=named,
             input_gradients=name_input_gradients(op, inputs, gradients, request),
             variable_gradients=name_variable_gradients(op, gradients, request) if request.variable_gradients else {},
+        )
+
+    async def by_plan(self, plan: Plan, share: Share) -> Results | None:
+        """Returns what ``forward`` or ``vjp`` would compute; None if a kernel refuses, of which those find out more.
+
+        Raises:
+            GradserveError: The call can't be made in time.
+        """
+        current_call().found(plan.version.info.name, plan.version.info.version)
+        try:
+            results: Results = await self._run(
+                plan.op, functools.partial(share.call.run, share.inputs, share.output_gradients), share
+            )
+        except GradserveError as error:
+            if error.reason in _BY_A_KERNEL:
+                return None
+            raise
+        return results
+
+    def answered(
+        self, method: str, request: EvaluationRequest, evaluation: Evaluation, response: bytes
+    ) -> Answered | None:
+        """Returns what there is to know of a call to ``forward`` or ``vjp``; None if none like it can be joined."""
+        if request.stack or request.variable_gradients or request.zero_unconnected or request.seed is not None:
+            return None
+        found = self._find(request)
+        if method == "Forward":
+            share = found.share(forward_call(found.op), [], [])
+        else:
+            upstream = self._output_gradients(found)
+            share = found.share(backward_call(found.op), upstream, request.differentiate or found.op.signature.inputs)
+        if share is None:
+            return None
+        return Answered(
+            version=found.version, op=found.op, request=request, share=share, evaluation=evaluation, response=response
         )
 
     async def jvp(self, request: EvaluationRequest) -> Evaluation:

@@ -16,6 +16,7 @@ from gradserve_server.calls import Calls
 from gradserve_server.checking.checker import Checker
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.grpc_types import Context, Handler
+from gradserve_server.plans import Plan, Plans
 from gradserve_server.registry import Registry
 from gradserve_server.requests import (
     EvaluationRequest,
@@ -57,6 +58,8 @@ class Parts:
     """Evaluates and differentiates them."""
     checker: Checker
     """Checks their gradients."""
+    plans: Plans
+    """How to answer what has been asked before."""
 
 
 class GradientService:
@@ -131,12 +134,28 @@ class GradientService:
         evaluate: Callable[[Evaluator, EvaluationRequest], Awaitable[Evaluation]],
         encode: Callable[[Evaluation], bytes],
     ) -> bytes:
-        evaluator, call = self._ready().evaluator, current_call()
+        parts, call = self._ready(), current_call()
+        plan = parts.plans.find(call.method, data)
+        if plan is not None and (response := await self._by_plan(parts, plan, data)) is not None:
+            return response
         with call.stage("decode"):
             request = await _beside_loop(len(data), decode, data)
-        evaluation = await evaluate(evaluator, request)
+        evaluation = await evaluate(parts.evaluator, request)
         with call.stage("encode"):
-            return await _beside_loop(self._checked_bytes(evaluation), encode, evaluation)
+            response = await _beside_loop(self._checked_bytes(evaluation), encode, evaluation)
+        if parts.plans.wants(call.method, data):
+            parts.plans.add(call.method, data, parts.evaluator.answered(call.method, request, evaluation, response))
+        return response
+
+    async def _by_plan(self, parts: Parts, plan: Plan, data: bytes) -> bytes | None:
+        """Answers a request by its plan; returns None if it has to go the long way after all."""
+        call = current_call()
+        with call.stage("decode"):
+            share = plan.share(data)
+        if share is None or (results := await parts.evaluator.by_plan(plan, share)) is None:
+            return None
+        with call.stage("encode"):
+            return plan.encode(results)
 
     def _checked_bytes(self, evaluation: Evaluation) -> int:
         """Returns the bytes of a response's tensors.

@@ -120,3 +120,44 @@ def test_parse_agrees_with_protobuf_on_any_bytes_around_a_large_tensor(before: b
     for (_, index), array in elements.items():
         message.inputs[index].data = array.tobytes()
     assert message == wanted
+
+
+def test_places_are_where_the_elements_of_each_tensor_lie() -> None:
+    dense = pb.Gradient(name="x", status=pb.GRADIENT_STATUS_DENSE, tensor=encode(np.float32(4), "x"))
+    response = pb.VjpResponse(
+        outputs=[encode(np.zeros(0), "none"), encode(np.ones(2), "y")],
+        input_gradients=[pb.Gradient(name="i"), dense],
+        fingerprint="f",
+    )
+    data = response.SerializeToString()
+    places = wire.places_of(pb.VjpResponse, data)
+    fields = pb.VjpResponse.OUTPUTS_FIELD_NUMBER, pb.VjpResponse.INPUT_GRADIENTS_FIELD_NUMBER
+    assert {key: data[place] for key, place in places.items()} == {
+        (fields[0], 1): np.ones(2).tobytes(),
+        (fields[1], 1): np.float32(4).tobytes(),
+    }
+
+
+NOT_A_TENSOR = pb.ForwardRequest.INPUTS_FIELD_NUMBER << 3
+"""A number where a tensor belongs."""
+
+
+@pytest.mark.parametrize("data", [*unusual().values(), bytes([NOT_A_TENSOR, 1])], ids=[*unusual(), "a number"])
+def test_an_unusual_message_has_no_places(data: bytes) -> None:
+    pb.ForwardRequest.FromString(data)
+    assert wire.places_of(pb.ForwardRequest, data) is None
+
+
+@given(st.binary(max_size=40), st.binary(max_size=12), st.binary(max_size=40))
+def test_places_agree_with_protobuf_on_any_bytes(before: bytes, inside: bytes, after: bytes) -> None:
+    tensor = encode(np.arange(3.0), "x").SerializeToString() + inside
+    data = before + b"".join(wire.field_pieces(pb.ForwardRequest.INPUTS_FIELD_NUMBER, [tensor])) + after
+    try:
+        message = pb.ForwardRequest.FromString(data)
+    except DecodeError:
+        return
+    places = wire.places_of(pb.ForwardRequest, data)
+    if places is not None:
+        found = {index: data[place] for (_, index), place in places.items()}
+        wanted = {index: tensor.data for index, tensor in enumerate(message.inputs) if tensor.data}
+        assert {index: elements for index, elements in found.items() if elements} == wanted

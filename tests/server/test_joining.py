@@ -2,7 +2,6 @@
 
 import asyncio
 import collections
-import dataclasses
 import random
 import statistics
 import time
@@ -15,11 +14,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.server.evaluators import call
-from tests.server.helpers import ANY, SCALAR, floats, one, trace_one
+from tests.server.helpers import ANY, SCALAR, floats, one
+from tests.server.joinable_ops import OPS, ROWS, probe
 from tests.support.processes import run_server
 
 from gradserve.errors import GradserveError, InvalidRequest
-from gradserve_server.checking.rows import with_layout
 from gradserve_server.evaluation import Evaluator
 from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.registry import Registry
@@ -30,39 +29,6 @@ from gradserve_server.scheduling.device import Device
 from gradserve_server.scheduling.joining import Share, backward_call, forward_call, run_together, share_of
 from gradserve_server.scheduling.queue import Bounds
 from gradserve_server.testing import running_server
-
-ROWS = tf.TensorSpec([None, 3], tf.float32)
-COLUMNS = tf.TensorSpec([3, None], tf.float32)
-
-
-@tf.custom_gradient
-def clipped(x):
-    return tf.square(x), lambda dy: tf.clip_by_value(dy * 2.0 * x, -1.0, 1.0)
-
-
-def affine(x, weight):
-    return {"scaled": x * weight, "total": tf.reduce_sum(x * weight, axis=1)}
-
-
-def positive(x):
-    with tf.control_dependencies([tf.debugging.assert_positive(x, message="x must be positive")]):
-        return tf.math.log(x)
-
-
-def probe(function, name: str, **declared: Any) -> Op:
-    return with_layout(dataclasses.replace(trace_one(function, **declared), name=name))
-
-
-OPS = {
-    "flat": probe(clipped, "flat", inputs={"x": ANY}, elementwise=True),
-    "product": probe(lambda x, y: x * tf.sin(y), "product", inputs={"x": ANY, "y": ANY}, elementwise=True),
-    "rows": probe(lambda x: tf.nn.softmax(x, axis=1), "rows", inputs={"x": ROWS}, batch_axis=0),
-    "columns": probe(lambda x: tf.cumsum(x, axis=0), "columns", inputs={"x": COLUMNS}, batch_axis=-1),
-    "shared": probe(
-        affine, "shared", inputs={"x": ROWS, "weight": SCALAR}, batch_axis={"x": 0, "scaled": 0, "total": 0}
-    ),
-    "positive": probe(positive, "positive", inputs={"x": ANY}, elementwise=True, example={"x": [1.0, 2.0]}),
-}
 
 
 def test_ops_that_keep_what_they_claim_may_be_joined() -> None:
