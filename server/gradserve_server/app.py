@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import gc
 import signal
@@ -150,7 +151,10 @@ class App:
             max_wait_seconds=settings.max_batch_wait_microseconds * 1e-6,
         )
         for name in {info.device for info in registry.infos() if info.device}:
-            self._devices[name] = device.Device(name, time.perf_counter, bounds)
+            light_seconds = settings.light_call_microseconds * 1e-6 if name.startswith("cpu:") else 0.0
+            self._devices[name] = device.Device(
+                name, time.perf_counter, dataclasses.replace(bounds, light_seconds=light_seconds)
+            )
         return failures, registry
 
     async def _warm_up(self, registry: Registry, failures: "Failures") -> Registry:

@@ -95,7 +95,11 @@ class Settings(BaseSettings):
         default=64, description="Most calls that run as one, where an op has independent rows; 1 joins none."
     )
     max_batch_wait_microseconds: Annotated[int, Field(ge=0)] = Field(
-        default=1000, description="Longest that a call waits for others to join it, while several callers are at work."
+        default=2000, description="Longest that a call waits for others to join it, while several callers are at work."
+    )
+    light_call_microseconds: Annotated[int, Field(ge=0)] = Field(
+        default=1000,
+        description="Small calls to a CPU that take up to so long run on the event loop; 0 leaves all to the device's thread.",
     )
     deterministic: bool = Field(
         default=False, description="Whether equal requests get equal bits: calls are never joined."

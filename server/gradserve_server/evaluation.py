@@ -227,7 +227,13 @@ class Evaluator:
     async def _run(self, op: Op, function: Callable[[], Any], share: Share | None = None) -> Any:
         call = current_call()
         kind = (op.name, op.version, op.signature.key, call.method)
-        load = Load(kind=kind, size_bytes=call.request_bytes, deadline=call.deadline, share=share)
+        load = Load(
+            kind=kind,
+            size_bytes=call.request_bytes,
+            deadline=call.deadline,
+            share=share,
+            is_bounded=share is not None and op.program.is_bounded,
+        )
         work = self._submit(op.device, function, load)
         try:
             return await work.future

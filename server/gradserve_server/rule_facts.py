@@ -9,7 +9,7 @@ import numpy as np
 
 from gradserve.dtypes import dtype_of
 from gradserve.tensors import Array
-from gradserve_server.ops import Program
+from gradserve_server.program import Program
 
 _SCALES = {16: (2.0**-4, 2.0**4, 2.0**10), 128: (2.0**-12, 2.0**12, 2.0**24), 1024: (2.0**-40, 2.0**12, 2.0**40)}
 """By the largest exponent of a dtype. Powers of two, so that only the exponent of a linear rule's result changes."""

@@ -37,20 +37,27 @@ def queue(clock: Hands) -> WorkQueue:
     return WorkQueue("cpu:0", Bounds(max_requests=3, max_bytes=100), clock)
 
 
-def work(clock: Hands, *, kind: str = "", size_bytes: int = 0, seconds: float = math.inf, share: Any = None) -> Work:
+def work(clock: Hands, *, kind: str = "", seconds: float = math.inf, **load: Any) -> Work:
     """Returns work that is of use for so many seconds."""
     loop = asyncio.get_running_loop()
-    load = Load(kind=kind, size_bytes=size_bytes, deadline=clock() + seconds, share=share)
-    return Work(run=lambda: None, loop=loop, future=loop.create_future(), load=load, queued_at=clock())
+    asked = Load(kind=kind, deadline=clock() + seconds, **load)
+    return Work(run=lambda: None, loop=loop, future=loop.create_future(), load=asked, queued_at=clock())
 
 
-def teach(queue: WorkQueue, clock: Hands, kind: str, seconds: float) -> None:
+def teach(queue: WorkQueue, clock: Hands, kind: str, seconds: float, **load: Any) -> None:
     """Lets a queue see calls of a kind that take so long."""
     for _ in range(40):
-        queue.put(work(clock, kind=kind))
-        taken = queue.take()
-        clock.seconds += seconds
+        queue.put(work(clock, kind=kind, **load))
+        run(queue, clock, seconds)
+
+
+def run(queue: WorkQueue, clock: Hands, seconds: float = 0.0) -> list[Work]:
+    """Takes work and finishes it; returns it."""
+    taken = queue.take()
+    clock.seconds += seconds
+    if taken:
         queue.finish(taken)
+    return taken
 
 
 async def test_queue_refuses_one_call_more_than_its_bound_and_names_both_figures(queue, clock) -> None:
@@ -78,7 +85,7 @@ async def test_call_that_is_dropped_leaves_its_place_at_once(queue, clock) -> No
         queue.put(each)
     queue.drop(works[1])
     assert (queue.requests, queue.bytes, works[1].run) == (2, 60, None)
-    assert [queue.take(), queue.take()] == [[works[0]], [works[2]]]
+    assert [run(queue, clock), run(queue, clock)] == [[works[0]], [works[2]]]
     queue.drop(works[0])  # it has begun
     assert (queue.requests, queue.bytes) == (0, 0)
 
@@ -112,7 +119,7 @@ async def test_calls_that_can_join_one_that_waits_are_not_expected_to_take_any_l
     for number in range(9):
         queue.put(work(clock, kind="op", share=share))
         assert queue.expected_wait_seconds() == pytest.approx(2.0 * (number // 4 + 1), rel=0.01)
-    assert [len(queue.take()) for _ in range(3)] == [4, 4, 1]
+    assert [len(run(queue, clock)), len(run(queue, clock)), len(queue.take())] == [4, 4, 1]
     assert (queue.requests, queue.expected_wait_seconds()) == (0, pytest.approx(2.0, rel=0.01))
 
 
@@ -120,10 +127,10 @@ async def test_oldest_call_waits_for_others_only_where_several_callers_were_at_w
     queue = WorkQueue("cpu:0", Bounds(max_wait_seconds=5.0), clock)
     share = SimpleNamespace(key="same")
     queue.put(work(clock, share=share))
-    assert len(queue.take()) == 1  # alone: at once
+    assert len(run(queue, clock)) == 1  # alone: at once
     for _ in range(3):
         queue.put(work(clock, share=share))
-    assert len(queue.take()) == 3
+    assert len(run(queue, clock)) == 3
     first = work(clock, share=share)
     queue.put(first)
     taking = asyncio.ensure_future(asyncio.to_thread(queue.take))
@@ -154,7 +161,7 @@ async def test_queue_that_is_closed_hands_out_what_waits_and_then_nothing(queue,
     last = work(clock)
     queue.put(last)
     queue.close()
-    assert (queue.take(), queue.take(), queue.take()) == ([last], [], [])
+    assert (run(queue, clock), run(queue, clock), run(queue, clock)) == ([last], [], [])
 
 
 def test_estimate_of_one_slow_call_is_small_and_soon_forgotten() -> None:

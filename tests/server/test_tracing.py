@@ -32,6 +32,32 @@ def test_trace_with_further_dtypes_changes_floating_inputs_alone() -> None:
     assert {n: s.dtype.name for n, s in op.signature.inputs.items()} == {"x": "float64", "s": "float64", "i": "int32"}
 
 
+BY_VALUE = {
+    "a loop": lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: y + 1.0, [x])[0],
+    "a loop in a function": tf.function(lambda x: tf.map_fn(tf.square, x)),
+    "a branch": lambda x: tf.cond(tf.reduce_sum(x) > 0.0, lambda: x, lambda: -x),
+    "a branch of many": lambda x: tf.switch_case(tf.size(x), [lambda: x, lambda: -x]),
+    "Python": lambda x: tf.ensure_shape(tf.numpy_function(np.square, [x], tf.float32), [None]),
+}
+
+
+@pytest.mark.parametrize("kind", BY_VALUE)
+def test_op_whose_values_decide_what_runs_is_not_bounded(kind: str) -> None:
+    assert not trace_one(BY_VALUE[kind], inputs={"x": VECTOR}).program.is_bounded
+
+
+def test_op_that_runs_the_same_for_all_values_is_bounded() -> None:
+    assert trace_one(lambda x: tf.where(x > 0.0, tf.sin(x), x), inputs={"x": VECTOR}).program.is_bounded
+
+
+def test_op_whose_rule_alone_has_a_loop_is_not_bounded() -> None:
+    @tf.custom_gradient
+    def looping_rule(x):
+        return x * x, BY_VALUE["a loop"]
+
+    assert not trace_one(looping_rule, inputs={"x": VECTOR}).program.is_bounded
+
+
 def test_trace_with_a_signature_key_uses_it() -> None:
     assert trace_one(double, inputs={"x": ANY}, signature="small").signature.key == "small"
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,15 +14,17 @@ import tensorflow as tf
 from gradserve.errors import GradserveError, InvalidRequest, Unsupported, quote
 from gradserve.tensors import Array
 from gradserve_server.autodiff.compiled_shapes import CompiledShapes
-from gradserve_server.autodiff.concrete import Executable
+from gradserve_server.autodiff.concrete import Executable, nodes_of
 from gradserve_server.autodiff.dependence import Dependence, dependence_of
 from gradserve_server.autodiff.kernel_errors import translate
 from gradserve_server.autodiff.own_derivative import NoOwnDerivative, OwnVjp, trace_own_vjp
 from gradserve_server.autodiff.product_traces import Kind, ProductTraces
 from gradserve_server.autodiff.widened import NoWiderForm, widened
-from gradserve_server.ops import NO_LIMIT
+from gradserve_server.program import NO_LIMIT
 from gradserve_server.rule_facts import rows_agree
 
+_BY_VALUE = re.compile(r"(Stateless)?(While|If|Case)|Enter|Switch")
+"""Nodes whose values decide what else runs, in graphs of TensorFlow 2 and 1."""
 _LATER = {"_own", "_wide_forward", "_wide_vjp", "_nudged_vjp"}
 """Traces that are made when a check first asks for them."""
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
@@ -31,7 +34,7 @@ _BUFFERS = frozenset(tf.dtypes.as_dtype(name) for name in _NUMBERS.split())
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TracedProgram:
-    """Runs an op's traces; implements ``gradserve_server.ops.Program``."""
+    """Runs an op's traces; implements ``gradserve_server.program.Program``."""
 
     op_name: str
     """Name of the op, for errors."""
@@ -61,6 +64,14 @@ class TracedProgram:
     """Whether equal inputs give equal results, and it may be run more often than it is asked to."""
     _executables: dict[Any, Executable] = dataclasses.field(default_factory=dict)
     """How to call each trace that has been called."""
+
+    @functools.cached_property
+    def is_bounded(self) -> bool:
+        """Whether values cannot make it take much longer: it holds no loops, branches or Python code."""
+        traces = [trace for trace in (self.forward_trace, self.vjp_trace) if trace is not None]
+        return not self.has_python and not any(
+            _BY_VALUE.fullmatch(node.op) for trace in traces for node in nodes_of(trace)
+        )
 
     @property
     def trace_count(self) -> int:

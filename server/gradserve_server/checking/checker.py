@@ -19,7 +19,8 @@ from gradserve.tensors import Array
 from gradserve_server.checking.gradient_check import CheckOptions, check_gradient
 from gradserve_server.checking.profile import profile
 from gradserve_server.evaluation import Submit, check_has_vjp, select
-from gradserve_server.ops import Op, Program
+from gradserve_server.ops import Op
+from gradserve_server.program import Program
 from gradserve_server.registry import OpVersion, Registry
 from gradserve_server.requests import CheckRequest
 from gradserve_server.threads import in_daemon_thread

@@ -15,7 +15,7 @@ from gradserve_server.checking.sampling import Point, evaluate_for
 from gradserve_server.ops import Op
 
 if TYPE_CHECKING:
-    from gradserve_server.ops import Program
+    from gradserve_server.program import Program
 
 _NARROW = ("float16", "bfloat16")
 _SAME = 0.125

@@ -5,7 +5,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -51,8 +51,17 @@ def resolve(wanted: str) -> str:
     return name
 
 
+class _Turn(NamedTuple):
+    """When an event loop is to run light work."""
+
+    loop: asyncio.AbstractEventLoop
+    handle: asyncio.Handle
+    is_soon: bool
+    """Whether nothing more is waited for."""
+
+
 class Device:
-    """One device and the thread that runs all work on it, in the order in which it came."""
+    """One device, and what runs all work on it, in the order in which it came: a thread, and event loops where it is light."""
 
     def __init__(self, name: str, clock: Clock, bounds: Bounds = _DEFAULT_BOUNDS) -> None:
         """Starts the thread.
@@ -66,6 +75,7 @@ class Device:
         self._clock = clock
         self.queue = WorkQueue(name, bounds, clock)
         """What waits."""
+        self._turn: _Turn | None = None
         self._thread = threading.Thread(target=self._serve, name=f"device-{name}", daemon=True)
         self._thread.start()
 
@@ -77,7 +87,7 @@ class Device:
         """
         loop = asyncio.get_running_loop()
         work = Work(run=function, loop=loop, future=loop.create_future(), load=load, queued_at=self._clock())
-        self.queue.put(work)
+        self._plan_light(loop, self.queue.put(work))
         work.future.add_done_callback(functools.partial(self._drop_if_cancelled, work))
         return work
 
@@ -89,15 +99,40 @@ class Device:
     def _serve(self) -> None:
         with tf.device(self.name):
             while works := self.queue.take():
-                outcomes = _run_joined(works) if len(works) > 1 else None
-                if outcomes is None:
-                    outcomes = [_run(work) for work in works]
+                outcomes = _run_all(works)
                 self.queue.finish(works)
                 settle(works, outcomes)
+
+    def _plan_light(self, loop: asyncio.AbstractEventLoop, delay: float | None) -> None:
+        """Has the event loop run light work after some seconds; with 0 after all that is ready now, which may bring more."""
+        if delay is None:
+            return
+        planned = self._turn
+        if planned is not None and planned.loop is loop:
+            if planned.is_soon or delay:
+                return
+            planned.handle.cancel()
+        run = functools.partial(self._run_light, loop)
+        handle = loop.call_later(delay, run) if delay else loop.call_soon(run)
+        self._turn = _Turn(loop, handle, is_soon=not delay)
+
+    def _run_light(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._turn = None
+        if works := self.queue.take_light():
+            with tf.device(self.name):
+                outcomes = _run_all(works)
+            self.queue.finish(works)
+            settle(works, outcomes, loop)
+        self._plan_light(loop, self.queue.light_delay())
 
     def _drop_if_cancelled(self, work: Work, future: "asyncio.Future[Any]") -> None:
         if future.cancelled():
             self.queue.drop(work)
+
+
+def _run_all(works: Sequence[Work]) -> list[Outcome]:
+    outcomes = _run_joined(works) if len(works) > 1 else None
+    return [_run(work) for work in works] if outcomes is None else outcomes
 
 
 def _run_joined(works: Sequence[Work]) -> list[Outcome] | None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from gradserve.errors import DeadlineExceeded, ResourceExhausted
 from gradserve_server.scheduling.estimates import Estimates
+from gradserve_server.scheduling.gathering import Gathering
 from gradserve_server.scheduling.joining import Share
 
-_FEWER = 0.9
-"""What is left, at each time that work is taken, of the number of callers that were seen at work at once."""
+_MOST_LIGHT_BYTES = 2**14
+"""Calls of more bytes are never light: how long some ops take grows faster than the sizes of their tensors."""
 Clock = Callable[[], float]
 """Returns seconds from any fixed point; handed in, so that tests can turn it."""
 
@@ -33,6 +34,8 @@ class Load:
     """When it is of no use any more, by the clock."""
     share: Share | None = None
     """Its form in which it can be joined with others; None if it runs alone."""
+    is_bounded: bool = False
+    """Whether calls of its kind cannot take much longer than they did, whatever values they bring."""
 
 
 OWN_LOAD = Load()
@@ -49,8 +52,10 @@ class Bounds:
     """Most bytes of their tensors."""
     max_joined: int = 64
     """Most calls that run as one; 1 joins none."""
-    max_wait_seconds: float = 1e-3
+    max_wait_seconds: float = 2e-3
     """Longest that the oldest call waits for others to join it."""
+    light_seconds: float = 0.0
+    """Calls that take up to so long are light: the event loop runs them, which saves the way to a thread and back."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
@@ -89,11 +94,15 @@ Outcome = tuple[Any, Exception | None]
 """A result, or the error in its place."""
 
 
-def settle(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
-    """Hands results and errors to the callers; from any thread."""
+def settle(works: Sequence[Work], outcomes: Sequence[Outcome], here: asyncio.AbstractEventLoop | None = None) -> None:
+    """Hands results and errors to the callers; from any thread, or on the event loop ``here``."""
     for loop, pairs in itertools.groupby(zip(works, outcomes, strict=True), lambda pair: pair[0].loop):
+        settled = [(work.future, outcome) for work, outcome in pairs]
+        if loop is here:
+            _hand_over(settled)
+            continue
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, [(work.future, outcome) for work, outcome in pairs])
+            loop.call_soon_threadsafe(_hand_over, settled)
 
 
 class WorkQueue:
@@ -109,8 +118,9 @@ class WorkQueue:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_at = math.inf
         self._is_closed = False
-        self._callers = 1.0
-        self._estimates = Estimates()
+        self._is_running = False
+        self._gathering = Gathering()
+        self._estimates = Estimates(bounds.light_seconds)
         self._busy_until = -math.inf
         self._expected_seconds = 0.0
         self._by_key: collections.Counter[Hashable] = collections.Counter()
@@ -126,8 +136,11 @@ class WorkQueue:
         """Bytes of their tensors."""
         return self._bytes
 
-    def put(self, work: Work) -> None:
-        """Adds work at the end.
+    def put(self, work: Work) -> float | None:
+        """Adds work at the end, and wakes the thread if that is to take it.
+
+        Returns:
+            After how many seconds the event loop is to take what is light; None if it is not to do so.
 
         Raises:
             ResourceExhausted: As much waits as may (QUEUE_FULL), or so much that this would wait beyond its deadline
@@ -140,7 +153,10 @@ class WorkQueue:
             self._check_reach(work.load)
             self._waiting.append(work)
             self._count(work, 1)
-            self._wake_up()
+            light = self._light_delay()
+            if light is None:
+                self._wake_up()
+            return light
 
     def drop(self, work: Work) -> None:
         """Lets go of work that nobody waits for any more; it never runs if it has not begun."""
@@ -160,21 +176,39 @@ class WorkQueue:
         while True:
             with self._lock:
                 wait_seconds = self._wait_seconds()
-                taken = [] if wait_seconds else self._take_oldest()
-                if not taken:
-                    if self._is_closed and not self._waiting:
-                        return []
-                    self._wake_at = self._callers if wait_seconds else 1
-            if not taken:
-                with contextlib.suppress(queue.Empty):  # no others came meanwhile
-                    self._wake.get(timeout=wait_seconds)
-                continue
-            in_time = [work for work in taken if work.load.deadline > work.started_at]
-            for late in (work for work in taken if work.load.deadline <= work.started_at):
-                _refuse(late)
-            if in_time:
-                self._busy_until = in_time[0].started_at + sum(work.expected_seconds for work in in_time)
-                return in_time
+                while self._waiting and not wait_seconds and not self._is_running:
+                    if taken := self._take_oldest():
+                        return taken
+                    wait_seconds = self._wait_seconds()
+                if self._is_closed and not self._waiting:
+                    return []
+                self._wake_at = self._gathering.wanted if wait_seconds else 1
+            with contextlib.suppress(queue.Empty):  # no others came meanwhile
+                self._wake.get(timeout=wait_seconds)
+
+    def take_light(self) -> list[Work]:
+        """Returns work as ``take`` does, for the event loop, and without waiting: none if it is the thread's turn."""
+        with self._lock:
+            while self._light_delay() is not None:
+                if taken := self._take_oldest():
+                    return taken
+            return []
+
+    def light_delay(self) -> float | None:
+        """Returns what ``put`` does, for what still waits once the event loop has run something."""
+        with self._lock:
+            light = self._light_delay()
+            if light is None:
+                self._wake_up()
+            return light
+
+    def _light_delay(self) -> float | None:
+        is_thread_asleep = self._wake_at < math.inf
+        if not self._waiting or self._is_closed or self._is_running or not is_thread_asleep:
+            return None
+        load = self._waiting[0].load
+        is_light = load.is_bounded and load.size_bytes <= _MOST_LIGHT_BYTES and self._estimates.is_light(load.kind)
+        return (self._wait_seconds() or 0.0) if is_light else None
 
     def _wait_seconds(self) -> float | None:
         """Returns how long to wait for more calls to join the oldest; None, or until there is one at all, if not at all.
@@ -184,23 +218,31 @@ class WorkQueue:
         if not self._waiting or self._is_closed:
             return None
         oldest, bounds = self._waiting[0], self._bounds
-        if oldest.load.share is None or len(self._waiting) >= min(int(self._callers), bounds.max_joined):
+        if oldest.load.share is None or len(self._waiting) >= min(self._gathering.wanted, bounds.max_joined):
             return None
         left = oldest.queued_at + bounds.max_wait_seconds - self._clock()
         return left if left > 0 else None
 
     def _take_oldest(self) -> list[Work]:
-        """Takes the oldest work, and what can be joined with it, out of what waits."""
-        if not self._waiting:
-            return []
-        self._callers = max(float(len(self._waiting)), _FEWER * self._callers)
+        """Takes the oldest work, and what can be joined with it, out of what waits.
+
+        Returns:
+            What is left of it without what is too late, and what nobody waits for any more.
+        """
+        self._gathering.took(len(self._waiting))
         oldest = self._waiting.popleft()
         taken = [oldest, *self._joinable(oldest.load.share)]
         now = self._clock()
         for work in taken:
             self._count(work, -1)
             work.started_at = now
-        return taken
+            if work.load.deadline <= now:
+                _refuse(work)
+        wanted = [work for work in taken if work.load.deadline > now and not work.future.cancelled()]
+        if wanted:
+            self._is_running = True
+            self._busy_until = now + sum(work.expected_seconds for work in wanted)
+        return wanted
 
     def _joinable(self, share: Share | None) -> Iterator[Work]:
         """Takes what can be joined with a call out of what waits, the oldest first."""
@@ -222,6 +264,8 @@ class WorkQueue:
             work.finished_at = now
         self._busy_until = -math.inf
         self._estimates.add(works[0].load.kind, works[0].compute_seconds)
+        with self._lock:
+            self._is_running = False
 
     def expected_wait_seconds(self) -> float:
         """Returns how long what waits and what runs may still take."""
@@ -288,8 +332,8 @@ def _deadline_passed(waited_seconds: float) -> DeadlineExceeded:
     )
 
 
-def _settle(outcomes: Sequence[tuple["asyncio.Future[Any]", Outcome]]) -> None:
-    """Runs on the event loop, once for calls that ran as one: each such hand-over wakes it up."""
+def _hand_over(outcomes: Sequence[tuple["asyncio.Future[Any]", Outcome]]) -> None:
+    """Sets results and errors, on the event loop, once for calls that ran as one: each such hand-over wakes it up."""
     for future, (result, error) in outcomes:
         if future.cancelled():
             continue
