@@ -53,8 +53,10 @@ bench: .venv/ready ## Measure a VJP call against a bare gRPC echo
 	$(BIN)/python benchmarks/vjp_vs_echo.py
 	$(BIN)/python benchmarks/against_echo.py
 
-soak: .venv/ready ## Run at full size what `make test` runs small: the gradient check on 400 random ops
+soak: .venv/ready ## Run at full size what `make test` runs small: random ops, calls joined at random, random shapes
 	$(BIN)/python -W ignore -m tests.support.random_ops 400
+	$(BIN)/python -W ignore -m tests.support.random_batches 10000
+	$(BIN)/python -W ignore -m tests.support.random_shapes 100000
 
 lock: .venv/ready ## Pin all requirements anew
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
