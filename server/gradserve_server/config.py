@@ -98,7 +98,7 @@ class Settings(BaseSettings):
         default=2000, description="Longest that a call waits for others to join it, while several callers are at work."
     )
     light_call_microseconds: Annotated[int, Field(ge=0)] = Field(
-        default=1000,
+        default=2000,
         description="Small calls to a CPU that take up to so long run on the event loop; 0 leaves all to the device's thread.",
     )
     deterministic: bool = Field(

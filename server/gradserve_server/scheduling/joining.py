@@ -192,11 +192,20 @@ def _join(shares: Sequence[Share], arrays: Sequence[Array], axis: int | None) ->
         return arrays[0]
     if not shares[0].layout.is_flat:
         return np.concatenate(arrays, axis=axis)
+    shape = _shape_of_all(shares)
+    if shape and all(array.shape == shape for array in arrays):
+        return np.concatenate(arrays).reshape(-1)
     spread = []
     for array, share in zip(arrays, shares, strict=True):
         shape = share.inputs[0].shape
         spread.append((array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1))
     return np.concatenate(spread)
+
+
+def _shape_of_all(shares: Sequence[Share]) -> tuple[int, ...] | None:
+    """Returns the shape of the inputs of calls of an elementwise op; None if they differ in it."""
+    shape = shares[0].inputs[0].shape
+    return shape if all(share.inputs[0].shape == shape for share in shares) else None
 
 
 def _split(shares: Sequence[Share], array: Array, axis: int | None) -> list[Array]:
@@ -207,6 +216,9 @@ def _split(shares: Sequence[Share], array: Array, axis: int | None) -> list[Arra
     if not -array.ndim <= axis < array.ndim or array.shape[axis] != rows:
         raise RowsMismatch(f"wanted {rows} rows along axis {axis}, got shape {array.shape}")
     before = (slice(None),) * (axis % array.ndim)
+    shape = _shape_of_all(shares) if shares[0].layout.is_flat else None
+    if shape:
+        return list(array.reshape(len(shares), *shape))
     parts, begin = [], 0
     for share in shares:
         place = (*before, slice(begin, begin + share.rows))
