@@ -61,7 +61,7 @@ soak: .venv/ready ## Run at full size what `make test` runs small: random ops, c
 lock: .venv/ready ## Pin all requirements anew
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
 		--custom-compile-command "make lock" --no-emit-index-url --no-emit-find-links \
-		--extra server --extra plot --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
+		--extra server --extra plot --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in requirements/pins.in
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
 		--custom-compile-command "make lock" --no-emit-index-url --no-emit-find-links \
 		-o requirements/proto.txt requirements/proto.in

@@ -91,7 +91,7 @@ def error_of_rpc(error: grpc.RpcError, metadata: tuple[tuple[str, str], ...]) ->
         error: What either kind of channel raised.
         metadata: What ``request_metadata`` returned for the call.
     """
-    trailer = dict(cast("Metadata", error.trailing_metadata() or ()))
+    trailer = dict(tuple(cast("Metadata", error.trailing_metadata() or ())))  # the keys() of grpcio 1.78 are pairs
     request_id = str(trailer.get("x-request-id", dict(metadata)["x-request-id"]))
     return _error(Code[error.code().name], error.details() or "", trailer.get(_STATUS_DETAILS), request_id)
 

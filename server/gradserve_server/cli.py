@@ -1,6 +1,5 @@
 """``gradserve-server``: reads the settings, runs the server, and says in one message why it could not start."""
 
-import asyncio
 import multiprocessing
 import os
 import sys
@@ -14,6 +13,11 @@ try:
     from gradserve_server.config import load_settings
     from gradserve_server.logs import make_logger
     from gradserve_server.ops import OpLoadError
+
+    if sys.platform == "win32":  # there is no uvloop
+        from asyncio import run
+    else:
+        from uvloop import run
 except ModuleNotFoundError as error:  # the command comes with the client alone too
     raise SystemExit(f"gradserve-server: {error.name} is not installed; pip install 'gradserve[server]'") from error
 
@@ -41,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     status = 0
     try:
-        asyncio.run(serve(settings, make_logger(settings.log_level, settings.log_format)))
+        run(serve(settings, make_logger(settings.log_level, settings.log_format)))
     except (OpLoadError, OSError, ValueError) as error:
         status = _refuse(str(error), error, show_traceback=settings.traceback)
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
