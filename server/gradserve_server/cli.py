@@ -12,6 +12,7 @@ try:
 
     from gradserve_server.config import load_settings
     from gradserve_server.logs import make_logger
+    from gradserve_server.memory import keep_freed_memory
     from gradserve_server.ops import OpLoadError
 
     if sys.platform == "win32":  # there is no uvloop
@@ -43,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return BAD_START
     from gradserve_server.app import LOAD_THREAD, serve  # noqa: PLC0415  # a wrong setting is told before gRPC is imported
 
+    keep_freed_memory()
     status = 0
     try:
         run(serve(settings, make_logger(settings.log_level, settings.log_format)))
