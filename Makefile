@@ -49,9 +49,12 @@ cpp-op: .venv/ready ## Build the compiled example op with g++
 client-environments: .venv/ready ## Call a server from clients with the lowest and the highest allowed versions
 	tools/client-environments $(BIN)
 
-bench: .venv/ready ## Measure a VJP call against a bare gRPC echo
-	$(BIN)/python benchmarks/vjp_vs_echo.py
-	$(BIN)/python benchmarks/against_echo.py
+bench: .venv/ready ## Run all benchmarks, which takes about half an hour, and draw benchmarks/against_echo.png
+	$(BIN)/python benchmarks/against_echo.py --json .against_echo.json
+	$(BIN)/python benchmarks/plot.py .against_echo.json
+	@for name in vjp_vs_echo stages batch_size mixed_load health_beside_large hosted_ops; do \
+		echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; \
+	done
 
 soak: .venv/ready ## Run at full size what `make test` runs small: random ops, calls joined at random, random shapes
 	$(BIN)/python -W ignore -m tests.support.random_ops 400

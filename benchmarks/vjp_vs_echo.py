@@ -1,86 +1,56 @@
-"""The p50 of one small VJP call against a bare grpc.aio echo of the same bytes, interleaved in one run.
+"""One small VJP by the blocking client, encoded and decoded by it, against a bare echo of the same bytes.
 
-Absolute times mean little on a shared machine; the ratio of two medians of the same round means something. Both servers
-run in processes of their own; one caller calls one, then the other, in turns.
+It is what a user sees of one call; ``against_echo.py`` leaves the client's own work out.
 """
 
-import argparse
-import contextlib
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import asyncio
+from collections.abc import Callable
 
 import grpc
 import numpy as np
+from clock import Figures, figures_of_threads
+from report import parser_of, print_table, write_json
+from rounds import Measure, interleave
+from servers import ECHO_PATH, OP, OPS, echo_server, request
 
-from gradserve import Client, messages
+from gradserve import Client
 from gradserve_server.testing import server_process
 
-HERE = Path(__file__).parent
-OP = "square_with_clipped_grad"
+SHAPE = (1, 3)
 
 
-@contextlib.contextmanager
-def echo_server() -> Iterator[str]:
-    """Runs the echo server in a process of its own; yields its address."""
-    process = subprocess.Popen([sys.executable, str(HERE / "echo_server.py")], text=True, stdout=subprocess.PIPE)
-    try:
-        yield f"127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.terminate()
-        process.communicate()
+def measure_of(call: Callable[[], object], seconds: float) -> Measure:
+    """Returns what measures one caller that blocks."""
 
+    async def measure() -> Figures:
+        return await asyncio.to_thread(figures_of_threads, [call], seconds)
 
-def seconds_per_call(call: Callable[[], object], count: int) -> float:
-    """Returns the median time of a call."""
-    times = []
-    for _ in range(count):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def measure(vjp: Callable[[], object], echo: Callable[[], object], rounds: int, calls: int) -> list[float]:
-    """Prints a line a round and returns the ratios of the rounds."""
-    ratios = []
-    for number in range(-1, rounds):  # the first round warms up and is left out
-        order = (vjp, echo) if number % 2 else (echo, vjp)
-        medians = {call: seconds_per_call(call, calls) for call in order}
-        if number < 0:
-            continue
-        ratios.append(medians[vjp] / medians[echo])
-        print(
-            f"round {number + 1}: VJP {medians[vjp] * 1e6:.0f} us, echo {medians[echo] * 1e6:.0f} us, {ratios[-1]:.2f}"
-        )
-    return ratios
+    return measure
 
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--calls", type=int, default=400, help="calls of each kind a round")
+    parser = parser_of(__doc__)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each is called, each round")
     options = parser.parse_args()
-    x = {"x": np.array([[0.1, 0.2, 0.3]], dtype=np.float32)}
-    dy = {"output": np.ones((1, 3), dtype=np.float32)}
-    call = messages.OpCall(op=OP, inputs=x, output_gradients=dy)
-    payload = messages.vjp_request(call, None).SerializeToString()
+    x, dy = {"x": np.array([[0.1, 0.2, 0.3]], np.float32)}, {"output": np.ones(SHAPE, np.float32)}
+    payload = request(SHAPE)
     with (
-        server_process(str(HERE.parent / "examples" / "ops.py")) as server,
-        echo_server() as echo_target,
+        server_process(str(OPS)) as server,
+        echo_server() as (echo_target, _),
         Client(server.target) as client,
         grpc.insecure_channel(echo_target) as channel,
     ):
-        echo = channel.unary_unary("/benchmark.Echo/Echo")
-        ratios = measure(lambda: client.vjp(OP, x, dy), lambda: echo(payload), options.rounds, options.calls)
-    print(
-        f"one VJP call of {len(payload)} bytes: {statistics.median(ratios):.2f} times the echo "
-        f"(median of {len(ratios)} rounds of {options.calls} calls, {min(ratios):.2f} to {max(ratios):.2f})"
-    )
+        echo: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(ECHO_PATH)
+        measures = {
+            "client": measure_of(lambda: client.vjp(OP, x, dy), options.seconds),
+            "echo": measure_of(lambda: echo(payload), options.seconds),
+        }
+        result = asyncio.run(
+            interleave("12 B by the client", measures, options.rounds, baseline="echo", metrics=("p50_us",))
+        )
+    print_table([result])
+    write_json(options.json, "vjp_vs_echo", [result])
 
 
 if __name__ == "__main__":
