@@ -57,7 +57,7 @@ def test_benchmark_prints_ratios(script: str, printed: Callable[[str], str]) -> 
 
 
 def test_stages_prints_stages_and_threads(printed: Callable[[str], str]) -> None:
-    names = ("stage decode", "stage queue", "stage compute", "stage encode", "thread event loop", "thread device-cpu:0")
+    names = ("stage decode", "stage queue", "stage compute", "stage encode", "thread event loop")
     assert [name for name in names if name not in printed("stages.py")] == []
 
 
