@@ -124,6 +124,8 @@ async def test_aio_results_arrays_can_be_written_to(client: aio.Client) -> None:
     result = await client.vjp("square_with_grad", X)
     result.output[...] = 0.0
     result.gradient[...] = 0.0
+    assert not result.output.any()
+    assert not result.gradient.any()
 
 
 @pytest.mark.parametrize(

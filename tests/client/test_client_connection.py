@@ -27,7 +27,11 @@ def test_close_then_call_connects_anew(client: Client) -> None:
 
 
 def test_close_before_any_call_does_nothing(example_server: RunningServer) -> None:
-    example_server.client().close()
+    client = example_server.client()
+    client.close()
+    assert client._channel is None
+    assert client.health() == "SERVING"
+    client.close()
 
 
 def test_context_closes_the_connection(example_server: RunningServer) -> None:

@@ -270,6 +270,8 @@ def test_results_arrays_are_the_caller_s_to_write() -> None:
     result.output[0] = 7.0
     result.input_gradients["x"][0] = 7.0
     result.variable_gradients["w"][0] = 7.0
+    written = [result.output, result.input_gradients["x"], result.variable_gradients["w"]]
+    assert [array[0] for array in written] == [7.0, 7.0, 7.0]
 
 
 def test_results_are_frozen() -> None:
