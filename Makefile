@@ -52,7 +52,7 @@ client-environments: .venv/ready ## Call a server from clients with the lowest a
 bench: .venv/ready ## Run all benchmarks, which takes about half an hour, and draw benchmarks/against_echo.png
 	$(BIN)/python benchmarks/against_echo.py --json .against_echo.json
 	$(BIN)/python benchmarks/plot.py .against_echo.json
-	@for name in vjp_vs_echo stages batch_size mixed_load health_beside_large hosted_ops; do \
+	@for name in vjp_vs_echo stages batch_size mixed_load health_beside_large beside_slow hosted_ops; do \
 		echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

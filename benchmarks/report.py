@@ -15,6 +15,7 @@ UNITS = {
     "rows_per_second": "rows/s",
     "mib_per_second": "MiB/s",
     "large_calls_per_second": "large calls/s",
+    "slow_calls_per_second": "slow calls/s",
     "p50_us": "us, p50",
     "p99_us": "us, p99",
     "cpu_us": "us of server CPU a call",

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import math
 import signal
 import socket
 import time
@@ -29,7 +30,7 @@ from gradserve_server.ops import Op, OpLoadError
 from gradserve_server.plans import Plans
 from gradserve_server.registry import Registry
 from gradserve_server.rows import Limits
-from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Load, Work
+from gradserve_server.scheduling.work import OWN_LOAD, Bounds, Load, Work
 from gradserve_server.service import GradientService, Parts, handlers_of
 from gradserve_server.threads import in_daemon_thread
 from gradserve_server.warmup import cause_of, warm_up, with_facts
@@ -150,11 +151,13 @@ class App:
             max_joined=1 if settings.deterministic else settings.max_batch_calls,
             max_wait_seconds=settings.max_batch_wait_microseconds * 1e-6,
         )
+        of_cpu = dataclasses.replace(
+            bounds,
+            light_seconds=settings.light_call_microseconds * 1e-6,
+            slow_seconds=settings.slow_call_milliseconds * 1e-3 or math.inf,
+        )
         for name in {info.device for info in registry.infos() if info.device}:
-            light_seconds = settings.light_call_microseconds * 1e-6 if name.startswith("cpu:") else 0.0
-            self._devices[name] = device.Device(
-                name, time.perf_counter, dataclasses.replace(bounds, light_seconds=light_seconds)
-            )
+            self._devices[name] = device.Device(name, time.perf_counter, of_cpu if name.startswith("cpu:") else bounds)
         return failures, registry
 
     async def _warm_up(self, registry: Registry, failures: "Failures") -> Registry:
@@ -171,9 +174,9 @@ class App:
         if op.stateful:  # a run would change what the first caller finds
             return op
         try:
-            await self._submit(op.device, functools.partial(warm_up, op)).future
-            op = await self._submit(op.device, functools.partial(with_facts, op)).future
-            op = await self._submit(op.device, functools.partial(with_layout, op)).future
+            await self._submit(op.device, functools.partial(warm_up, op), OWN_LOAD).future
+            op = await self._submit(op.device, functools.partial(with_facts, op), OWN_LOAD).future
+            op = await self._submit(op.device, functools.partial(with_layout, op), OWN_LOAD).future
         except OpLoadError as error:
             failures.add(error)
         except Exception as error:  # drawn inputs need not be valid for every op: Cholesky of ones, say
@@ -207,7 +210,7 @@ class App:
                 )
         return Registry(registry.ops(), failures.skipped)
 
-    def _submit(self, device: str, function: Callable[[], Any], load: Load = OWN_LOAD) -> Work:
+    def _submit(self, device: str, function: Callable[[], Any], load: Load) -> Work:
         return self._devices[device].submit(function, load)
 
     async def stop(self) -> None:

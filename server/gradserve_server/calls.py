@@ -9,7 +9,7 @@ import grpc
 
 from gradserve.errors import Code, DeadlineExceeded
 from gradserve.messages import SERVICE
-from gradserve_server.scheduling.queue import Clock
+from gradserve_server.scheduling.work import Clock
 from gradserve_server.status import Failure, failure_of
 from gradserve_server.telemetry import Call, Ended, check_request_id, set_current_call
 

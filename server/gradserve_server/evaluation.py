@@ -29,8 +29,16 @@ from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
 from gradserve_server.rows import Limits, Rows
 from gradserve_server.rule_facts import is_linear
-from gradserve_server.scheduling.joining import Results, Share, TraceCall, backward_call, forward_call, share_of
-from gradserve_server.scheduling.queue import OWN_LOAD, Load, Work
+from gradserve_server.scheduling.joining import (
+    Results,
+    Share,
+    TraceCall,
+    backward_call,
+    forward_call,
+    share_of,
+    stacked_call,
+)
+from gradserve_server.scheduling.work import Load, Work
 from gradserve_server.telemetry import current_call
 
 _BY_A_KERNEL = ("VALUES_REFUSED", "NO_KERNEL")
@@ -40,7 +48,7 @@ _BY_A_KERNEL = ("VALUES_REFUSED", "NO_KERNEL")
 class Submit(Protocol):
     """The way to the devices."""
 
-    def __call__(self, device: str, function: Callable[[], Any], load: Load = OWN_LOAD) -> Work:
+    def __call__(self, device: str, function: Callable[[], Any], load: Load) -> Work:
         """Queues a function on the device of that name.
 
         Raises:
@@ -82,16 +90,16 @@ class Evaluator:
         check_has_vjp(op)
         with_variables = request.variable_gradients and bool(op.connected_variables)
         rows = found.rows(self._limits)
+        max_bytes = self._limits.max_computed_bytes
         if request.stack:
             rows.check_stack()
-            max_bytes = self._limits.max_computed_bytes
+            call = stacked_call(op, request.stack, max_bytes)
             run = functools.partial(op.program.stacked_vjp, inputs, upstream, request.stack, max_bytes=max_bytes)
         else:
+            call = backward_call(op)
             run = functools.partial(op.program.vjp, inputs, upstream)
-        alone = request.stack or with_variables
-        share = (
-            None if alone else found.share(backward_call(op), upstream, request.differentiate or op.signature.inputs)
-        )
+        wanted = request.differentiate or op.signature.inputs
+        share = None if with_variables else found.share(call, upstream, wanted)
         outputs, gradients = await self._run_rule(found, functools.partial(run, with_variables=with_variables), share)
         named = self._name_outputs(found, outputs)
         if request.stack:
@@ -226,13 +234,13 @@ class Evaluator:
 
     async def _run(self, op: Op, function: Callable[[], Any], share: Share | None = None) -> Any:
         call = current_call()
-        kind = (op.name, op.version, op.signature.key, call.method)
         load = Load(
-            kind=kind,
+            group=op.group,
+            kind=(*op.key, call.method) if share is None else share.call.key,
             size_bytes=call.request_bytes,
             deadline=call.deadline,
             share=share,
-            is_bounded=share is not None and op.program.is_bounded,
+            is_bounded=share is not None and is_bounded(op, share),
         )
         work = self._submit(op.device, function, load)
         try:
@@ -293,7 +301,7 @@ class _Found:
         if self.op.layout is None:
             return None
         asked = [name in wanted for name in self.op.signature.inputs]
-        return share_of(self.op.layout, call, self.inputs, output_gradients, asked)
+        return share_of(self.op.layout, call, self.inputs, output_gradients, asked, stack=self.request.stack)
 
     def rows(self, limits: Limits) -> Rows:
         return Rows(op=self.op, inputs=self.inputs, request=self.request, limits=limits)
@@ -313,6 +321,11 @@ def select(registry: Registry, request: EvaluationRequest) -> tuple[OpVersion, O
     current_call().found(version.info.name, version.info.version)
     version.check_loaded()
     return version, version.select(request.signature, request.inputs)
+
+
+def is_bounded(op: Op, share: Share) -> bool:
+    """Whether a call takes about as long as others of its kind: no stack, and no new number of rows to be compiled for."""
+    return op.program.is_bounded and not share.stack and not share.layout.is_padded
 
 
 def check_has_vjp(op: Op) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 from gradserve.signature import DEFAULT_KEY, Signature, TensorSpec
@@ -19,6 +19,8 @@ from gradserve_server.program import Program
 GradientKind = Literal["exact", "surrogate", "unchecked"]
 DECLARED = "__gradserve_ops__"
 """Where a module keeps the ops that it declares: its namespace alone would lose one whose Python name is used again."""
+_SHARING = "sharing"
+"""The group of the ops that may share what TensorFlow does not guard: Python objects, libraries, the order of changes."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
 """What a name of an op, and a signature key, looks like."""
 
@@ -210,6 +212,8 @@ class Layout:
     """The input of each gradient that the op returns."""
     is_flat: bool
     """Whether each element is a row, whatever the shape; axes are those of the flattened tensors."""
+    is_padded: bool = False
+    """Whether calls get further rows, up to one of a few numbers: XLA compiles the op anew for each."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +262,16 @@ class Op:
     """Whether XLA compiles it or a part of it, anew for each shape."""
     layout: Layout | None = None
     """Where the rows of its tensors are, once that has been tried out; None if its calls run one by one."""
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What it is found by: name, version and signature key."""
+        return self.name, self.version, self.signature.key
+
+    @property
+    def group(self) -> Hashable:
+        """What must not run at once: the calls of one op, and those of all that run Python code or change state."""
+        return _SHARING if self.stateful or self.program.has_python else self.key
 
     def failure(self, text: str, cause: str) -> OpLoadError:
         """Returns the error that says why this op cannot be served; see ``OpLoadError``."""

@@ -23,7 +23,7 @@ from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
 from gradserve_server.scheduling.joining import Results, Share, share_of
 
-_MOST_PLANS = 4096
+_MOST_PLANS = 1024
 _MOST_SKELETON_BYTES = 2**12
 _MOST_CUTS = 8
 """Of requests of one method and length, only those are planned whose elements lie at one of so many sets of places."""

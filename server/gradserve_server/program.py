@@ -10,7 +10,7 @@ NO_LIMIT = 2**62
 
 
 class Program(Protocol):
-    """The traced functions of an op. Its methods run on the thread of the op's device, and nowhere else.
+    """The traced functions of an op. Its methods are called by one thread at a time.
 
     Inputs and outputs are in the signature's order. A tensor is differentiable if its dtype is floating-point or complex; an
     input is connected if its spec in the signature says that it is differentiable.

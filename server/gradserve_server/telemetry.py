@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from gradserve.errors import Code, InvalidRequest
 from gradserve.messages import SERVICE
-from gradserve_server.scheduling.queue import Clock
+from gradserve_server.scheduling.work import Clock
 
 _REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
 _IDS = random.Random()  # noqa: S311  # its own, which no op can seed; an id names a call, and guards nothing

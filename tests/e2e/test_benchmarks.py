@@ -20,6 +20,7 @@ COMPARING = {
     "batch_size.py": ("--rows", "1", "--joined", "1", "4", "--callers", "4"),
     "mixed_load.py": ("--callers", "4"),
     "health_beside_large.py": ("--mib", "1"),
+    "beside_slow.py": ("--callers", "4", "--milliseconds", "5"),
 }
 STAGES = ("stages.py", "--callers", "4")
 RATIO = re.compile(r"\d\.\d\d \(\d+\.\d\d to \d+\.\d\d\)")

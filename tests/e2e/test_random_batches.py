@@ -45,7 +45,7 @@ def test_light_calls_joined_on_the_event_loop_get_what_each_gets_alone(
     taken, take_light = [], WorkQueue.take_light
     monkeypatch.setattr(WorkQueue, "take_light", lambda queue: taken.append(take_light(queue)) or taken[-1])
     calls = draw_calls(800, np.random.default_rng(4))
-    endings = asyncio.run(send_all(server.target, calls))
+    endings = asyncio.run(send_all(server.target, calls, callers=4))
     alone = asyncio.run(send_alone(deterministic_server.target, calls))
     assert report(calls, endings, alone, []).wrong == []
     assert max(map(len, taken)) > 1
@@ -62,20 +62,20 @@ def test_equal_calls_of_a_deterministic_server_get_equal_bits(deterministic_serv
 split = joining._split
 
 
-def swap_callers(shares: Sequence[Share], array: Array, axis: int | None) -> list[Array]:
-    parts = split(shares, array, axis)
+def swap_callers(shares: Sequence[Share], array: Array, axis: int | None, stack: int) -> list[Array]:
+    parts = split(shares, array, axis, stack)
     alike = [(i, j) for i, a in enumerate(parts) for j, b in enumerate(parts) if i < j and a.shape == b.shape]
     for i, j in alike[:1]:
         parts[i], parts[j] = parts[j], parts[i]
     return parts
 
 
-def swap_rows(shares: Sequence[Share], array: Array, axis: int | None) -> list[Array]:
+def swap_rows(shares: Sequence[Share], array: Array, axis: int | None, stack: int) -> list[Array]:
     if axis is None:
-        return split(shares, array, axis)
+        return split(shares, array, axis, stack)
     order = np.arange(array.shape[axis])
     order[[0, -1]] = order[[-1, 0]]
-    return split(shares, np.take(array, order, axis), axis)
+    return split(shares, np.take(array, order, axis), axis, stack)
 
 
 @pytest.mark.parametrize("mix_up", [swap_callers, swap_rows])

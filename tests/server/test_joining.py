@@ -27,7 +27,7 @@ from gradserve_server.scheduling import device as device_module
 from gradserve_server.scheduling import joining
 from gradserve_server.scheduling.device import Device
 from gradserve_server.scheduling.joining import Share, backward_call, forward_call, run_together, share_of
-from gradserve_server.scheduling.queue import Bounds
+from gradserve_server.scheduling.work import Bounds
 from gradserve_server.testing import running_server
 
 
@@ -38,7 +38,6 @@ def test_ops_that_keep_what_they_claim_may_be_joined() -> None:
 UNCLAIMED = {
     "no claim": {"inputs": {"x": ANY}},
     "fixed size": {"inputs": {"x": tf.TensorSpec([4, 3], tf.float32)}, "batch_axis": 0},
-    "compiled": {"inputs": {"x": ANY}, "elementwise": True, "jit_compile": True},
     "stateful": {"inputs": {"x": ANY}, "elementwise": True, "stateful": True},
     "elementwise of rank 2": {"inputs": {"x": ROWS}, "elementwise": True},
     "rows of any rank": {"inputs": {"x": ANY}, "batch_axis": 0},
@@ -65,11 +64,6 @@ def test_claim_of_both_kinds_goes_by_the_axes_where_not_all_tensors_have_element
     rows = probe(lambda x: x * x, "rows", inputs={"x": ROWS}, elementwise=True, batch_axis=axes)
     assert rows.layout is not None
     assert not rows.layout.is_flat
-
-
-def test_op_of_which_xla_compiles_a_part_runs_its_calls_one_by_one() -> None:
-    inner = tf.function(lambda x: x * x, jit_compile=True, autograph=False)
-    assert probe(lambda x: inner(x) + 1.0, "inner", inputs={"x": ANY}, elementwise=True).layout is None
 
 
 def test_op_that_counts_its_rows_keeps_its_claim_and_runs_its_calls_one_by_one() -> None:
@@ -318,8 +312,8 @@ async def test_randomised_calls_each_get_their_own_rows(evaluator, device, batch
 
 
 async def test_rows_that_were_mixed_up_would_be_found(evaluator, device, monkeypatch) -> None:
-    def mixed_up(shares: Sequence[Share], array: np.ndarray, axis: int | None) -> list[np.ndarray]:
-        parts = joining_split(shares, array, axis)
+    def mixed_up(shares: Sequence[Share], array: np.ndarray, axis: int | None, stack: int) -> list[np.ndarray]:
+        parts = joining_split(shares, array, axis, stack)
         alike = [(i, j) for i, a in enumerate(parts) for j, b in enumerate(parts) if i < j and a.shape == b.shape]
         for i, j in alike[:1]:
             parts[i], parts[j] = parts[j], parts[i]

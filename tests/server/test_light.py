@@ -12,7 +12,7 @@ from gradserve.errors import DeadlineExceeded
 from gradserve_server.scheduling.device import Device
 from gradserve_server.scheduling.estimates import Estimates
 from gradserve_server.scheduling.gathering import Gathering
-from gradserve_server.scheduling.queue import Bounds, Load
+from gradserve_server.scheduling.work import Bounds, Load
 
 LIGHT_SECONDS = 0.5
 """Far more than what these tests call quick takes on a busy machine."""

@@ -7,24 +7,15 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from tests.server.queues import Hands, run, teach, work
 
 from gradserve.errors import DeadlineExceeded, ResourceExhausted
 from gradserve_server.scheduling.device import Device
 from gradserve_server.scheduling.estimates import Estimates
-from gradserve_server.scheduling.queue import Bounds, Load, Work, WorkQueue
-
-
-class Hands:
-    """A clock that stands still until it is turned."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
+from gradserve_server.scheduling.queue import WorkQueue
+from gradserve_server.scheduling.work import Bounds, Load
 
 
 @pytest.fixture
@@ -35,29 +26,6 @@ def clock() -> Hands:
 @pytest.fixture
 def queue(clock: Hands) -> WorkQueue:
     return WorkQueue("cpu:0", Bounds(max_requests=3, max_bytes=100), clock)
-
-
-def work(clock: Hands, *, kind: str = "", seconds: float = math.inf, **load: Any) -> Work:
-    """Returns work that is of use for so many seconds."""
-    loop = asyncio.get_running_loop()
-    asked = Load(kind=kind, deadline=clock() + seconds, **load)
-    return Work(run=lambda: None, loop=loop, future=loop.create_future(), load=asked, queued_at=clock())
-
-
-def teach(queue: WorkQueue, clock: Hands, kind: str, seconds: float, **load: Any) -> None:
-    """Lets a queue see calls of a kind that take so long."""
-    for _ in range(40):
-        queue.put(work(clock, kind=kind, **load))
-        run(queue, clock, seconds)
-
-
-def run(queue: WorkQueue, clock: Hands, seconds: float = 0.0) -> list[Work]:
-    """Takes work and finishes it; returns it."""
-    taken = queue.take()
-    clock.seconds += seconds
-    if taken:
-        queue.finish(taken)
-    return taken
 
 
 async def test_queue_refuses_one_call_more_than_its_bound_and_names_both_figures(queue, clock) -> None:
@@ -102,7 +70,7 @@ async def test_call_whose_deadline_passed_in_the_queue_is_told_and_never_taken(q
 
 
 async def test_call_that_the_queue_would_not_reach_in_time_is_refused_at_once(queue, clock) -> None:
-    teach(queue, clock, "slow", 2.0)
+    teach(queue, clock, 2.0, kind="slow")
     queue.put(work(clock, kind="slow"))
     queue.put(work(clock, kind="slow"))
     with pytest.raises(ResourceExhausted, match="2 calls wait there for about 4 s") as raised:
@@ -114,7 +82,7 @@ async def test_call_that_the_queue_would_not_reach_in_time_is_refused_at_once(qu
 
 async def test_calls_that_can_join_one_that_waits_are_not_expected_to_take_any_longer(clock) -> None:
     queue = WorkQueue("cpu:0", Bounds(max_joined=4, max_wait_seconds=0.0), clock)
-    teach(queue, clock, "op", 2.0)
+    teach(queue, clock, 2.0, kind="op")
     share = SimpleNamespace(key="same")
     for number in range(9):
         queue.put(work(clock, kind="op", share=share))
@@ -148,7 +116,7 @@ async def test_call_that_comes_after_its_deadline_is_told_so(queue, clock) -> No
 
 
 async def test_what_runs_counts_for_what_is_left_of_it(queue, clock) -> None:
-    teach(queue, clock, "slow", 2.0)
+    teach(queue, clock, 2.0, kind="slow")
     queue.put(work(clock, kind="slow"))
     queue.take()
     clock.seconds += 1.5

@@ -21,7 +21,8 @@ from tests.support.calls_of_rows import Call, Kind, draw_calls
 from gradserve import aio
 from gradserve.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 from gradserve.tensors import Array
-from gradserve_server.scheduling.queue import Work, WorkQueue
+from gradserve_server.scheduling.queue import WorkQueue
+from gradserve_server.scheduling.work import Work
 from gradserve_server.testing import RunningServer, running_server
 
 OPS = "tests.support.ops_of_rows"
@@ -96,9 +97,9 @@ def recorded_batches() -> Iterator[list[Batch]]:
     seen: list[Batch] = []
     take = WorkQueue.take
 
-    def recording(queue: WorkQueue) -> list[Work]:
+    def recording(queue: WorkQueue, *, slow: bool = False) -> list[Work]:
         _let_gather(queue)
-        taken = take(queue)
+        taken = take(queue, slow=slow)
         if taken:
             seen.append(_batch(taken))
         return taken

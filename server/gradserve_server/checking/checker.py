@@ -23,6 +23,7 @@ from gradserve_server.ops import Op
 from gradserve_server.program import Program
 from gradserve_server.registry import OpVersion, Registry
 from gradserve_server.requests import CheckRequest
+from gradserve_server.scheduling.work import Load
 from gradserve_server.threads import in_daemon_thread
 
 
@@ -59,7 +60,7 @@ class Checker:
     def describe(self, version: OpVersion) -> OpInfo:
         """Returns what callers are told of a version of an op at this time: with its traces, and the worst of its last checks."""
         ops = version.ops.values()
-        checks = [self._found[key] for op in ops if (key := _key(op)) in self._found]
+        checks = [self._found[op.key] for op in ops if op.key in self._found]
         worst = max(checks, key=lambda check: SEVERITY[check.verdict], default=None)
         return dataclasses.replace(
             version.info,
@@ -87,12 +88,8 @@ class Checker:
                 found = await in_daemon_thread(run, name="check")
             finally:
                 program.stopped.set()  # if the caller went away, the thread is not worth its next call
-        self._found[_key(op)] = found
+        self._found[op.key] = found
         return found
-
-
-def _key(op: Op) -> tuple[str, int, str]:
-    return op.name, op.version, op.signature.key
 
 
 def _check_repeatable(op: Op) -> None:
@@ -134,4 +131,4 @@ class _QueuedProgram:
         return queued.result()
 
     async def _queue(self, function: Callable[[], Any]) -> Any:
-        return await self._submit(self._op.device, function).future
+        return await self._submit(self._op.device, function, Load(group=self._op.group)).future

@@ -1,7 +1,8 @@
-"""Devices: the names of what TensorFlow can compute on, and one thread for each that owns it."""
+"""Devices: the names of what TensorFlow can compute on, and a thread for each that owns it; two, where slow ops have their own."""
 
 import asyncio
 import functools
+import math
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from gradserve_server.scheduling.joining import run_together
-from gradserve_server.scheduling.queue import OWN_LOAD, Bounds, Clock, Load, Outcome, Work, WorkQueue, settle
+from gradserve_server.scheduling.queue import WorkQueue
+from gradserve_server.scheduling.work import OWN_LOAD, Bounds, Clock, Load, Outcome, Work, settle
 
 _DEFAULT_BOUNDS = Bounds()
 _NAME = re.compile(r"(cpu|gpu)(?::(\d+))?")
@@ -61,10 +63,10 @@ class _Turn(NamedTuple):
 
 
 class Device:
-    """One device, and what runs all work on it, in the order in which it came: a thread, and event loops where it is light."""
+    """One device, and what runs all work on it, in the order in which it came: threads, and event loops where it is light."""
 
     def __init__(self, name: str, clock: Clock, bounds: Bounds = _DEFAULT_BOUNDS) -> None:
-        """Starts the thread.
+        """Starts the threads.
 
         Args:
             name: Name such as "cpu:0".
@@ -76,8 +78,9 @@ class Device:
         self.queue = WorkQueue(name, bounds, clock)
         """What waits."""
         self._turn: _Turn | None = None
-        self._thread = threading.Thread(target=self._serve, name=f"device-{name}", daemon=True)
-        self._thread.start()
+        self._threads = [self._start(f"device-{name}", slow=False)]
+        if bounds.slow_seconds < math.inf:
+            self._threads.append(self._start(f"device-{name}-slow", slow=True))
 
     def submit(self, function: Callable[[], Any], load: Load = OWN_LOAD) -> Work:
         """Queues work; awaiting its future gives the result, and cancelling that before it began drops the work.
@@ -92,13 +95,19 @@ class Device:
         return work
 
     def close(self, timeout_seconds: float) -> None:
-        """Finishes the work that is queued and stops the thread; one that is stuck in an op ends with the process."""
+        """Finishes the work that is queued and stops the threads; one that is stuck in an op ends with the process."""
         self.queue.close()
-        self._thread.join(timeout_seconds)
+        for thread in self._threads:
+            thread.join(timeout_seconds)
 
-    def _serve(self) -> None:
+    def _start(self, name: str, *, slow: bool) -> threading.Thread:
+        thread = threading.Thread(target=self._serve, args=[slow], name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _serve(self, slow: bool) -> None:
         with tf.device(self.name):
-            while works := self.queue.take():
+            while works := self.queue.take(slow=slow):
                 outcomes = _run_all(works)
                 self.queue.finish(works)
                 settle(works, outcomes)
@@ -131,7 +140,9 @@ class Device:
 
 
 def _run_all(works: Sequence[Work]) -> list[Outcome]:
-    outcomes = _run_joined(works) if len(works) > 1 else None
+    share = works[0].load.share
+    is_joined = len(works) > 1 or (share is not None and share.layout.is_padded)
+    outcomes = _run_joined(works) if is_joined else None
     return [_run(work) for work in works] if outcomes is None else outcomes
 
 
