@@ -1,4 +1,4 @@
-"""What a lane of their own for slow ops gains and costs: small calls beside calls of one slow op, with the lane and without.
+"""What a lane for slow ops gains and costs: small calls beside calls of one slow op, with a lane and without.
 
 Small calls come over the stream from many callers, slow ones by unary calls from a few, which compute in TensorFlow's own kernels
 for about as many milliseconds as it says. "no slow calls" has the small ones alone.
@@ -21,8 +21,7 @@ from gradserve import Client, aio
 from gradserve_server.testing import ServerProcess, server_process
 
 MODULE = str(HERE / "ops_busy.py")
-LANES = {"no lane": "0", "lane": "1"}
-"""Values of ``--slow-call-milliseconds``."""
+NO_LANE = "no lane"
 METRICS = ("calls_per_second", "p50_us", "p99_us", "slow_calls_per_second")
 PROBED_ROUNDS = 2000
 
@@ -77,7 +76,7 @@ def measure_of_small(
 
 
 async def run(servers: dict[str, ServerProcess], options: argparse.Namespace) -> list[Result]:
-    """Measures both servers in turns, for each time that slow calls take."""
+    """Measures all servers in turns, for each time that slow calls take."""
     results = []
     per_millisecond = rounds_per_millisecond(next(iter(servers.values())).target)
     async with contextlib.AsyncExitStack() as stack:
@@ -96,12 +95,12 @@ async def run(servers: dict[str, ServerProcess], options: argparse.Namespace) ->
             }
             name = f"slow calls of {milliseconds} ms" if milliseconds else "no slow calls"
             metrics = METRICS if milliseconds else METRICS[:-1]
-            results.append(await interleave(name, measures, options.rounds, baseline="no lane", metrics=metrics))
+            results.append(await interleave(name, measures, options.rounds, baseline=NO_LANE, metrics=metrics))
     return results
 
 
 def main() -> None:
-    """Starts both servers and runs the loads."""
+    """Starts the servers and runs the loads."""
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each contender is called, each round")
     parser.add_argument("--callers", type=int, default=16, help="how many make small calls")
@@ -109,11 +108,16 @@ def main() -> None:
     parser.add_argument(
         "--milliseconds", nargs="+", type=int, default=[2, 5, 20, 100], help="how long slow calls take, about"
     )
+    parser.add_argument(
+        "--lanes", nargs="+", type=int, default=[5], help="values of --slow-call-milliseconds, beside none"
+    )
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         servers = {
-            name: stack.enter_context(server_process(MODULE, "--slow-call-milliseconds", milliseconds))
-            for name, milliseconds in LANES.items()
+            f"lane above {least} ms" if least else NO_LANE: stack.enter_context(
+                server_process(MODULE, "--slow-call-milliseconds", str(least))
+            )
+            for least in (0, *options.lanes)
         }
         results = asyncio.run(run(servers, options))
     print_table(results)
