@@ -56,7 +56,9 @@ class App:
         """Makes the parts; nothing is opened or loaded yet."""
         self._settings = settings
         self._logger = logger
-        self._service = GradientService(settings.max_message_bytes)
+        self._service = GradientService(
+            settings.max_message_bytes, 1 if settings.deterministic else settings.max_batch_calls
+        )
         self._health = Health()
         self._metrics = Metrics(new_registry())
         self._calls = Calls(

@@ -91,11 +91,10 @@ class Calls:
         cause: Exception | None = None
         try:
             check_request_id(call.request_id)
-            with self._limit(call.timeout, is_ended_by_grpc):
+            with self._limit(call, is_ended_by_grpc):
                 response = await answer()
         except asyncio.CancelledError:
-            is_late = call.timeout is not None and self._clock() >= call.started_at + call.timeout
-            call.code = Code.DEADLINE_EXCEEDED if is_late else Code.CANCELLED
+            self._set_cancelled(call)
             raise
         except grpc.aio.AbortError:  # whoever raised it has told the caller, and this call
             raise
@@ -112,6 +111,42 @@ class Calls:
             call.seconds = self._clock() - call.started_at
             self._note(call, cause)
 
+    async def run_together(
+        self, calls: Sequence[Call], answer: Callable[[], Awaitable[Sequence[bytes] | None]]
+    ) -> Sequence[bytes] | None:
+        """Returns the responses of several calls; None if each has to run alone, and has not ended.
+
+        Args:
+            calls: The calls.
+            answer: Makes the responses; it is cancelled when the deadline of the first of them passes.
+        """
+        self._begun += len(calls)
+        self._count(len(calls))
+        try:
+            with _EndedAfter(min([call.deadline for call in calls]) - self._clock(), self._too_long):
+                responses = await answer()
+        except DeadlineExceeded:  # of one of them; whoever it is learns it alone
+            return None
+        finally:
+            self._count(-len(calls))
+        if responses is not None:
+            now = self._clock()
+            for call, response in zip(calls, responses, strict=True):
+                call.response_bytes = len(response)
+                call.seconds = now - call.started_at
+                self._note(call, None)
+        return responses
+
+    def cancelled(self, call: Call) -> None:
+        """Takes note of a call that its caller gave up before it ran alone."""
+        self._set_cancelled(call)
+        call.seconds = self._clock() - call.started_at
+        self._note(call, None)
+
+    def _set_cancelled(self, call: Call) -> None:
+        is_late = call.timeout is not None and self._clock() >= call.started_at + call.timeout
+        call.code = Code.DEADLINE_EXCEEDED if is_late else Code.CANCELLED
+
     def _note(self, call: Call, cause: Exception | None) -> None:
         """Has the observers told, once the response is on its way and with whatever else ends in this turn of the loop."""
         if not self._ended:
@@ -123,14 +158,14 @@ class Calls:
         for observer in self._observers:
             observer.calls_ended(ended)
 
-    def _limit(self, timeout: float | None, is_ended_by_grpc: bool) -> contextlib.AbstractContextManager[None]:
+    def _limit(self, call: Call, is_ended_by_grpc: bool) -> contextlib.AbstractContextManager[None]:
         """Returns what ends a call when it has taken too long, if gRPC does not."""
-        limit = self._max_call_seconds
-        if timeout is None or timeout > limit:
-            return _EndedAfter(limit, self._too_long)
+        timeout, left = call.timeout, call.deadline - self._clock()
+        if timeout is None or timeout > self._max_call_seconds:
+            return _EndedAfter(left, self._too_long)
         if is_ended_by_grpc:
             return contextlib.nullcontext()
-        return _EndedAfter(timeout, lambda: DeadlineExceeded(f"the deadline passed, {timeout:g} s after the call came"))
+        return _EndedAfter(left, lambda: DeadlineExceeded(f"the deadline passed, {timeout:g} s after the call came"))
 
     def _too_long(self) -> DeadlineExceeded:
         text = f"the server lets no call take longer than {self._max_call_seconds:g} s (--max-call-seconds)"

@@ -39,7 +39,7 @@ from gradserve_server.scheduling.joining import (
     stacked_call,
 )
 from gradserve_server.scheduling.work import Load, Work
-from gradserve_server.telemetry import current_call
+from gradserve_server.telemetry import Call, current_call
 
 _BY_A_KERNEL = ("VALUES_REFUSED", "NO_KERNEL")
 """Reasons of errors that a kernel raised, which may be the fault of the request or of the op's rule."""
@@ -126,6 +126,25 @@ class Evaluator:
                 return None
             raise
         return results
+
+    async def by_plan_together(self, plan: Plan, share: Share, calls: Sequence[Call]) -> tuple[Results, Work]:
+        """Returns what came out of several calls that are one share, and the work that it was.
+
+        Raises:
+            Exception: As for ``by_plan``, for any of the calls; and whatever a kernel refuses.
+        """
+        load = Load(
+            group=plan.op.group,
+            kind=share.call.key,
+            calls=len(calls),
+            size_bytes=sum([call.request_bytes for call in calls]),
+            deadline=min([call.deadline for call in calls]),
+            share=share,
+            is_bounded=is_bounded(plan.op, share),
+        )
+        run = functools.partial(share.call.run, share.inputs, share.output_gradients)
+        work = self._submit(plan.op.device, run, load)
+        return await work.future, work
 
     def answered(
         self, method: str, request: EvaluationRequest, evaluation: Evaluation, response: bytes

@@ -8,6 +8,8 @@ A plan is made of a call that went the long way, with all its checks; whatever i
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -62,7 +64,7 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """How to answer all requests of one skeleton."""
 
@@ -102,6 +104,51 @@ class Plan:
             output_gradients=output_gradients,
             rows=blank.rows,
         )
+
+    @functools.cached_property
+    def is_contiguous(self) -> bool:
+        """Whether the elements of several requests, one behind the other, are those of the joined request."""
+        layout = self.blank.layout
+        axes = {*layout.inputs, *layout.outputs}
+        return not self.has_own_key and not self.blank.stack and (layout.is_flat or axes == {0})
+
+    def share_of_all(self, requests: Sequence[bytes]) -> Share:
+        """Returns several requests as one, if they are contiguous."""
+        blank, count = self.blank, len(requests)
+
+        def joined(tensor: _Tensor) -> Array:
+            source = tensor.source
+            if not isinstance(source, slice):
+                return source
+            elements = np.frombuffer(b"".join([data[source] for data in requests]), tensor.dtype)
+            return elements.reshape(self._joined_shape(tensor.shape, count))
+
+        return dataclasses.replace(
+            blank,
+            inputs=[joined(tensor) for tensor in self.inputs],
+            output_gradients=[joined(tensor) for tensor in self.output_gradients],
+            rows=count * blank.rows,
+        )
+
+    def encode_all(self, results: Results, count: int) -> list[bytes] | None:
+        """Returns the response of each of so many requests that ran as one; None as ``encode`` does."""
+        arrays = [*results[0], *results[1]]
+        wanted = [(dtype, self._joined_shape(shape, count)) for dtype, shape in self.results]
+        if [(array.dtype, array.shape) for array in arrays] != wanted:
+            return None
+        elements = [(data := arrays[index].tobytes(), len(data) // count) for index in self.sent]
+        responses = []
+        for number in range(count):
+            pieces = [self.around[0]]
+            for (data, size), after in zip(elements, self.around[1:], strict=True):
+                pieces += (data[number * size : (number + 1) * size], after)
+            responses.append(b"".join(pieces))
+        return responses
+
+    def _joined_shape(self, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+        if self.blank.layout.is_flat:
+            return (count * math.prod(shape),)
+        return (count * shape[0], *shape[1:])
 
     def encode(self, results: Results) -> bytes | None:
         """Returns the response; None if the results have other dtypes or shapes than those that were checked."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import grpc
@@ -38,7 +38,7 @@ from gradserve_server.responses import (
 )
 from gradserve_server.rows import response_too_large
 from gradserve_server.streaming import Streams
-from gradserve_server.telemetry import current_call
+from gradserve_server.telemetry import Call, current_call
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -65,10 +65,12 @@ class Parts:
 class GradientService:
     """Answers the RPCs of ``gradserve.v1.GradientService``, once ``parts`` is set."""
 
-    def __init__(self, max_message_bytes: int) -> None:
-        """Takes the size of the largest response."""
+    def __init__(self, max_message_bytes: int, max_together: int = 1) -> None:
+        """Takes the size of the largest response, and how many calls may be answered together."""
         self.max_message_bytes = max_message_bytes
         """Size of the largest message."""
+        self.max_together = max_together
+        """Most calls that are answered together."""
         self.parts: Parts | None = None
         self.is_draining = False
         """Whether new calls are refused, since the server stops."""
@@ -157,6 +159,41 @@ class GradientService:
         with call.stage("encode"):
             return plan.encode(results)
 
+    def plan_of(self, method: str, request: bytes) -> Plan | None:
+        """Returns the plan by which a request can be answered together with others; None if it is answered alone."""
+        if self.parts is None or self.is_draining or self.max_together == 1:
+            return None
+        plan = self.parts.plans.find(method, request)
+        return plan if plan is not None and plan.is_contiguous else None
+
+    async def answer_together(
+        self, plan: Plan, calls: Sequence[Call], requests: Sequence[bytes]
+    ) -> Sequence[bytes] | None:
+        """Returns the responses to requests of one plan, which run as one; None if each has to be answered alone."""
+        parts = self.parts
+        if parts is None or self.is_draining:
+            return None
+        clock = calls[0].clock
+        began_at = clock()
+        share = plan.share_of_all(requests)
+        decoded_at = clock()
+        try:
+            results, work = await parts.evaluator.by_plan_together(plan, share, calls)
+        except Exception:  # whatever it is, it goes to the caller to whom it happens when each is answered alone
+            return None
+        computed_at = clock()
+        responses = plan.encode_all(results, len(requests))
+        stages = {
+            "decode": decoded_at - began_at,
+            "queue": work.queue_seconds,
+            "compute": work.compute_seconds,
+            "encode": clock() - computed_at,
+        }
+        for call in calls if responses is not None else ():
+            call.found(plan.version.info.name, plan.version.info.version)
+            call.stages = stages
+        return responses
+
     def _checked_bytes(self, evaluation: Evaluation) -> int:
         """Returns the bytes of a response's tensors.
 
@@ -183,7 +220,7 @@ def handlers_of(service: GradientService, calls: Calls) -> grpc.GenericRpcHandle
         "Jacobian": service.jacobian,
     }
     others = {"ListOps": service.list_ops, "GetOp": service.get_op, "CheckGradient": service.check_gradient}
-    streams = Streams(calls, evaluating, service.max_message_bytes)
+    streams = Streams(calls, evaluating, service.max_message_bytes, service)
     handlers = {name: _raw(method) for name, method in {**evaluating, **others}.items()}
     handlers["StreamVjp"] = grpc.stream_stream_rpc_method_handler(streams.serve)
     return grpc.method_handlers_generic_handler(SERVICE, handlers)

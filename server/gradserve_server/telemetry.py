@@ -110,13 +110,18 @@ def request_id_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     return f"{_IDS.getrandbits(128):032x}"
 
 
+def is_request_id(request_id: str) -> bool:
+    """Whether an id belongs in a log: it is 1 to 128 printable ASCII characters."""
+    return _REQUEST_ID.fullmatch(request_id) is not None
+
+
 def check_request_id(request_id: str) -> None:
     """Refuses an id that does not belong in a log.
 
     Raises:
         InvalidRequest: It is not 1 to 128 printable ASCII characters (BAD_REQUEST_ID).
     """
-    if not _REQUEST_ID.fullmatch(request_id):
+    if not is_request_id(request_id):
         raise InvalidRequest(
             f"metadata x-request-id: wanted 1 to 128 printable ASCII characters, got {len(request_id)}",
             reason="BAD_REQUEST_ID",

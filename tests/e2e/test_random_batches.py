@@ -13,6 +13,7 @@ from tests.support.calls_of_rows import draw_calls
 from tests.support.random_batches import OPS, SETTINGS, report, send_all, send_alone, storm, storm_of_equals
 
 from gradserve.tensors import Array
+from gradserve_server.plans import Plan
 from gradserve_server.scheduling import joining
 from gradserve_server.scheduling.joining import Share
 from gradserve_server.scheduling.queue import WorkQueue
@@ -29,9 +30,14 @@ def deterministic_server(serve: Callable[..., RunningServer]) -> RunningServer:
     return serve(OPS, deterministic=True, **SETTINGS)
 
 
-def test_calls_joined_with_others_get_what_each_gets_alone(joining_server, deterministic_server) -> None:
-    found = storm(joining_server, deterministic_server, draw_calls(800, np.random.default_rng(1)))
+def test_calls_joined_with_others_get_what_each_gets_alone(joining_server, deterministic_server, monkeypatch) -> None:
+    from_bytes, share_of_all = [], Plan.share_of_all
+    monkeypatch.setattr(
+        Plan, "share_of_all", lambda plan, requests: from_bytes.append(len(requests)) or share_of_all(plan, requests)
+    )
+    found = storm(joining_server, deterministic_server, 3 * draw_calls(400, np.random.default_rng(1)))
     assert found.shortfalls() == []
+    assert sum(from_bytes) > 20  # calls of the stream
     assert found.ended["bad: OpContractError"] > 0
     assert found.ended["bad: InvalidRequest"] > 20
     assert found.ended["late: DeadlineExceeded"] > 0

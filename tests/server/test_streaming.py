@@ -1,62 +1,12 @@
 """The stream on the server's side: what is under way is bounded, and goes when the stream goes."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.server.streams import Caller, MiB, settled
 
-from gradserve.v1 import gradient_service_pb2 as pb
-from gradserve_server.calls import Calls
-from gradserve_server.streaming import MAX_CALLS, Streams
-
-MiB = 2**20
-
-
-class Caller:
-    """Sends frames to a stream whose calls end when they are told to, and reads its answers."""
-
-    def __init__(self, *, max_bytes: int = 64 * MiB) -> None:
-        self.begun = 0
-        self.ended = 0
-        self.may_end = asyncio.Event()
-        self.answers: list[int] = []
-        self.frame_sizes: list[int] = []
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
-        calls = Calls([], time.perf_counter, max_call_seconds=60)
-        frames = Streams(calls, {"Vjp": self._answer}, max_bytes).serve(self._sent(), None)
-        self.reading = asyncio.ensure_future(self._read(frames))
-
-    async def _answer(self, request: bytes) -> bytes:
-        self.begun += 1
-        try:
-            await self.may_end.wait()
-        finally:
-            self.ended += 1
-        return request
-
-    async def _sent(self) -> AsyncIterator[bytes]:
-        while (frame := await self._frames.get()) is not None:
-            yield frame
-
-    async def _read(self, frames: AsyncIterator[bytes]) -> None:
-        async for frame in frames:
-            self.frame_sizes.append(len(frame))
-            self.answers += [answer.id for answer in pb.StreamVjpResponse.FromString(frame).answers]
-
-    def send(self, ids: range, *, request: bytes = b"", cancelled: tuple[int, ...] = ()) -> None:
-        calls = [pb.StreamedCall(id=call_id, method="Vjp", request=request) for call_id in ids]
-        self._frames.put_nowait(pb.StreamVjpRequest(calls=calls, cancelled_ids=cancelled).SerializeToString())
-
-    async def finish(self) -> None:
-        self._frames.put_nowait(None)
-        await self.reading
-
-
-async def settled() -> None:
-    """Lets everything happen that can."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+from gradserve_server.streaming import MAX_CALLS
 
 
 def run(steps: Callable[[], Awaitable[None]]) -> None:

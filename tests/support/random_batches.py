@@ -45,7 +45,7 @@ Ending = dict[str, Array] | BaseException
 
 
 async def send_all(target: str, calls: Sequence[Call], callers: int = CALLERS) -> list[Ending]:
-    """Makes calls, so many at once; returns how each ended."""
+    """Makes calls over both transports, so many at once; returns how each ended."""
     endings: dict[int, Ending] = {}
     waiting = iter(enumerate(calls))
 
@@ -53,8 +53,8 @@ async def send_all(target: str, calls: Sequence[Call], callers: int = CALLERS) -
         for number, call in waiting:
             endings[number] = await _ending(client, call)
 
-    async with aio.Client(target) as client:
-        await asyncio.gather(*(keep_calling(client) for _ in range(callers)))
+    async with aio.Client(target) as unary, aio.Client(target, transport="stream") as stream:
+        await asyncio.gather(*(keep_calling(client) for client in [unary, stream] * (callers // 2)))
     return [endings[number] for number in range(len(calls))]
 
 
@@ -85,8 +85,8 @@ class Batch:
 
     calls: int
     """How many."""
-    shapes: int
-    """Of how many shapes, by the first input; 0 if the calls cannot be joined."""
+    sizes: int
+    """Of how many numbers of rows (elements, where the op is elementwise) its calls are; 0 if they cannot be joined."""
     is_flat: bool
     """Whether their op is elementwise."""
 
@@ -116,11 +116,11 @@ def _let_gather(queue: WorkQueue) -> None:
 
 
 def _batch(works: Sequence[Work]) -> Batch:
-    shares = [work.load.share for work in works if work.load.share is not None]
+    shares = [(work.load.share, work.load.calls) for work in works if work.load.share is not None]
     return Batch(
-        calls=len(works),
-        shapes=len({share.inputs[0].shape for share in shares}),
-        is_flat=any(share.layout.is_flat for share in shares),
+        calls=sum(work.load.calls for work in works),
+        sizes=len({share.rows // calls for share, calls in shares}),
+        is_flat=any(share.layout.is_flat for share, _ in shares),
     )
 
 
@@ -138,34 +138,34 @@ class Report:
     @property
     def median_batch(self) -> float:
         """The median number of calls that were taken together, of those that can be joined."""
-        return statistics.median(batch.calls for batch in self.batches if batch.shapes)
+        return statistics.median(batch.calls for batch in self.batches if batch.sizes)
 
     @property
     def largest_batch(self) -> int:
         """The largest number of calls that were taken together."""
         return max(batch.calls for batch in self.batches)
 
-    def flat_of_one_shape(self, least: int = LEAST_MEDIAN) -> list[Batch]:
+    def flat_of_one_size(self, least: int = LEAST_MEDIAN) -> list[Batch]:
         """Returns the batches of an elementwise op that have so many calls, and all of one shape."""
-        return [batch for batch in self.batches if batch.is_flat and batch.calls >= least and batch.shapes < 2]
+        return [batch for batch in self.batches if batch.is_flat and batch.calls >= least and batch.sizes < 2]
 
     def shortfalls(self) -> list[str]:
         """Returns what is wrong with the answers, and what keeps them from saying much; empty if nothing does."""
         found = list(self.wrong)
         if self.median_batch < LEAST_MEDIAN:
             found.append(f"the median batch has {self.median_batch} calls, wanted {LEAST_MEDIAN}")
-        if self.flat_of_one_shape():
-            found.append(f"{len(self.flat_of_one_shape())} large batches of elementwise ops have but one shape")
+        if self.flat_of_one_size():
+            found.append(f"{len(self.flat_of_one_size())} large batches of elementwise ops have but one shape")
         return found
 
     def __str__(self) -> str:
-        flat = [batch.shapes for batch in self.batches if batch.is_flat]
-        joinable = sum(batch.shapes > 0 for batch in self.batches)
+        flat = [batch.sizes for batch in self.batches if batch.is_flat]
+        joinable = sum(batch.sizes > 0 for batch in self.batches)
         return "\n".join(
             [
                 *(f"{how:30} {number}" for how, number in sorted(self.ended.items())),
                 f"{joinable} batches, median {self.median_batch} calls, and {len(self.batches) - joinable} calls that join none",
-                f"{len(flat)} batches of elementwise ops, median {statistics.median(flat)} shapes",
+                f"{len(flat)} batches of elementwise ops, median {statistics.median(flat)} sizes",
             ]
         )
 

@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from gradserve.errors import DeadlineExceeded
 from gradserve_server.scheduling.estimates import Estimates
 from gradserve_server.scheduling.gathering import Gathering
-from gradserve_server.scheduling.joining import Share
 from gradserve_server.scheduling.work import Bounds, Clock, Load, Work, settle
 
 
@@ -22,7 +21,9 @@ class Lane:
         self._clock = clock
         self._estimates = estimates
         self.waiting: collections.deque[Work] = collections.deque()
-        """The calls that wait."""
+        """What waits."""
+        self.calls = 0
+        """How many calls that is."""
         self.bytes = 0
         """Bytes of their tensors."""
         self.running: Sequence[Work] = ()
@@ -70,7 +71,7 @@ class Lane:
         if not self.waiting:
             return None
         oldest, bounds = self.waiting[0], self._bounds
-        if oldest.load.share is None or len(self.waiting) >= min(self._gathering.wanted, bounds.max_joined):
+        if oldest.load.share is None or self.calls >= min(self._gathering.wanted, bounds.max_joined):
             return None
         left = oldest.queued_at + bounds.max_wait_seconds - self._clock()
         return left if left > 0 else None
@@ -95,7 +96,7 @@ class Lane:
 
     def wake_up(self, *, is_closed: bool) -> None:
         """Wakes the thread, if as many calls wait as it wants, or the queue is closed."""
-        if self.is_asleep and (is_closed or len(self.waiting) >= self._wake_at):
+        if self.is_asleep and (is_closed or self.calls >= self._wake_at):
             self._wake_at = math.inf
             self._wake.put(None)
 
@@ -105,9 +106,9 @@ class Lane:
         Returns:
             What is left of it without what is too late, and what nobody waits for any more.
         """
-        self._gathering.took(len(self.waiting))
+        self._gathering.took(self.calls)
         oldest = self.waiting.popleft()
-        taken = [oldest, *self._joinable(oldest.load.share)]
+        taken = [oldest, *self._joinable(oldest.load)]
         now = self._clock()
         for work in taken:
             self._count(work, -1)
@@ -120,14 +121,15 @@ class Lane:
             self._busy_until = now + sum(work.expected_seconds for work in wanted)
         return wanted
 
-    def _joinable(self, share: Share | None) -> Iterator[Work]:
+    def _joinable(self, load: Load) -> Iterator[Work]:
         """Takes what can be joined with a call out of what waits, the oldest first."""
-        if share is None or not self.waiting:
+        if load.share is None or not self.waiting:
             return
-        kept, room = collections.deque[Work](), self._bounds.max_joined - 1
+        kept, room = collections.deque[Work](), self._bounds.max_joined - load.calls
         for work in self.waiting:
-            if room and work.load.share is not None and work.load.share.key == share.key:
-                room -= 1
+            other = work.load.share
+            if room >= work.load.calls and other is not None and other.key == load.share.key:
+                room -= work.load.calls
                 yield work
             else:
                 kept.append(work)
@@ -140,9 +142,10 @@ class Lane:
 
     def _count(self, work: Work, change: int) -> None:
         if work.load.share is not None:
-            self._by_key[work.load.share.key] += change
+            self._by_key[work.load.share.key] += change * work.load.calls
             if not self._by_key[work.load.share.key]:
                 del self._by_key[work.load.share.key]
+        self.calls += change * work.load.calls
         self.bytes += change * work.load.size_bytes
         self._expected_seconds = (self._expected_seconds + change * work.expected_seconds) if self.waiting else 0.0
 

@@ -35,7 +35,7 @@ class WorkQueue:
     @property
     def requests(self) -> int:
         """How many calls wait."""
-        return len(self._quick.waiting) + len(self._slow.waiting)
+        return self._quick.calls + self._slow.calls
 
     @property
     def bytes(self) -> int:
@@ -161,13 +161,14 @@ class WorkQueue:
         if not lane.waiting or self._is_closed or lane.running or not lane.is_asleep:
             return None
         load = lane.waiting[0].load
-        is_light = load.is_bounded and load.size_bytes <= _MOST_LIGHT_BYTES and self._estimates.is_light(load.kind)
+        is_small = load.size_bytes <= load.calls * _MOST_LIGHT_BYTES
+        is_light = load.is_bounded and is_small and self._estimates.is_light(load.kind)
         return (lane.wait_seconds() or 0.0) if is_light else None
 
     def _check_bounds(self, lane: Lane, load: Load) -> None:
         bounds = self._bounds
         for what, most, there, more in (
-            ("calls", bounds.max_requests, self.requests, 1),
+            ("calls", bounds.max_requests, self.requests, load.calls),
             ("bytes", bounds.max_bytes, self.bytes, load.size_bytes),
         ):
             if there + more > most:
@@ -185,7 +186,7 @@ class WorkQueue:
             raise deadline_passed(0.0)
         if wait > left:
             raise ResourceExhausted(
-                f"device {self._device}: {len(lane.waiting)} calls wait there for about {wait:.3g} s, and the deadline of this one is "
+                f"device {self._device}: {lane.calls} calls wait there for about {wait:.3g} s, and the deadline of this one is "
                 f"in {left:.3g} s; try again later, or give it a longer timeout",
                 reason="DEADLINE_OUT_OF_REACH",
                 facts={"device": self._device, "wanted": f"{left:.6f}", "got": f"{wait:.6f}"},

@@ -22,6 +22,8 @@ class Load:
     """No two calls of a group run at once: those of one op, and of ops that may share what they change."""
     kind: Hashable = ""
     """Calls of one kind take about as long as each other; empty for the server's own work."""
+    calls: int = 1
+    """How many calls it is: some are joined before they are queued."""
     size_bytes: int = 0
     """Bytes of the tensors that wait with it."""
     deadline: float = math.inf
@@ -56,7 +58,7 @@ class Bounds:
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class Work:
-    """One call that waits for a device."""
+    """One call that waits for a device, or several that were joined before."""
 
     run: Callable[[], Any] | None
     """Does the work, on the device's thread; None once the caller no longer waits, so that its tensors can go."""
