@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="how long each contender is called, each round")
     parser.add_argument("--callers", type=int, default=64, help="how many call at once")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16, 64, 256], help="rows of a request")
-    parser.add_argument("--joined", nargs="+", type=int, default=[1, 8, 64], help="most calls that run as one")
+    parser.add_argument("--joined", nargs="+", type=int, default=[1, 8, 32], help="most calls that run as one")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         servers = {

@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         default=2**30, description="Most bytes of tensors that wait for one device."
     )
     max_batch_calls: Annotated[int, Field(gt=0)] = Field(
-        default=64, description="Most calls that run as one, where an op has independent rows; 1 joins none."
+        default=32, description="Most calls that run as one, where an op has independent rows; 1 joins none."
     )
     max_batch_wait_microseconds: Annotated[int, Field(ge=0)] = Field(
         default=2000, description="Longest that a call waits for others to join it, while several callers are at work."

@@ -46,7 +46,7 @@ class Bounds:
     """Most calls."""
     max_bytes: int = 2**30
     """Most bytes of their tensors."""
-    max_joined: int = 64
+    max_joined: int = 32
     """Most calls that run as one; 1 joins none."""
     max_wait_seconds: float = 2e-3
     """Longest that the oldest call waits for others to join it."""
