@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,15 @@ def queue(clock: Hands) -> WorkQueue:
     return WorkQueue("cpu:0", Bounds(slow_seconds=1.0, max_requests=6), clock)
 
 
+async def make_slow(queue: WorkQueue, clock: Hands, **load: Any) -> None:
+    """Makes as many slow calls in a row as it takes, but for the last."""
+    for _ in range(2):
+        queue.put(work(clock, **load))
+        run(queue, clock, 20.0)
+
+
 async def test_op_whose_calls_turn_out_slow_leaves_the_others_with_all_that_wait(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     first, second, third = (work(clock, **SLOW) for _ in range(3))
     quick = work(clock, **QUICK)
     for each in (first, second, quick, third):
@@ -49,6 +58,7 @@ async def test_op_whose_calls_turn_out_slow_leaves_the_others_with_all_that_wait
 
 
 async def test_op_that_is_quick_again_returns_once_none_of_its_calls_is_left_among_the_slow(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     queue.put(work(clock, **SLOW))
     run(queue, clock, 20.0)
     for _ in range(4):
@@ -69,12 +79,22 @@ async def test_op_that_is_quick_again_returns_once_none_of_its_calls_is_left_amo
 
 async def test_op_stays_among_the_slow_for_as_long_as_calls_of_any_kind_of_it_are_slow(queue, clock) -> None:
     teach(queue, clock, 0.1, kind="forward", group="op")
+    await make_slow(queue, clock, kind="vjp", group="op")
     queue.put(work(clock, kind="vjp", group="op"))
     run(queue, clock, 20.0)
     for _ in range(9):
         forward = work(clock, kind="forward", group="op")
         queue.put(forward)
         assert run(queue, clock, 0.1, slow=True) == [forward]
+
+
+async def test_hiccups_make_no_op_slow(queue, clock) -> None:
+    for seconds in (20.0, 20.0, 0.1, 20.0, 20.0):
+        queue.put(work(clock, **SLOW))
+        run(queue, clock, seconds)
+    next_one = work(clock, **SLOW)
+    queue.put(next_one)
+    assert run(queue, clock) == [next_one]
 
 
 async def test_own_work_of_the_server_says_nothing_of_an_op(queue, clock) -> None:
@@ -85,6 +105,7 @@ async def test_own_work_of_the_server_says_nothing_of_an_op(queue, clock) -> Non
 
 
 async def test_both_lanes_together_hold_no_more_than_may_wait(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     for _ in range(6):
         queue.put(work(clock, size_bytes=10, **SLOW))
     run(queue, clock, 20.0)
@@ -96,6 +117,7 @@ async def test_both_lanes_together_hold_no_more_than_may_wait(queue, clock) -> N
 
 
 async def test_call_that_moved_and_is_dropped_leaves_its_place_at_once(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     works = [work(clock, size_bytes=10, **SLOW) for _ in range(3)]
     for each in works:
         queue.put(each)
@@ -106,6 +128,7 @@ async def test_call_that_moved_and_is_dropped_leaves_its_place_at_once(queue, cl
 
 
 async def test_call_is_refused_for_what_waits_in_its_own_lane_alone(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     queue.put(work(clock, **SLOW))
     run(queue, clock, 20.0)
     queue.put(work(clock, **SLOW))
@@ -116,6 +139,7 @@ async def test_call_is_refused_for_what_waits_in_its_own_lane_alone(queue, clock
 
 
 async def test_queue_that_is_closed_hands_out_what_waits_in_both_lanes(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     queue.put(work(clock, **SLOW))
     run(queue, clock, 20.0)
     slow, quick = work(clock, **SLOW), work(clock, **QUICK)
@@ -127,6 +151,7 @@ async def test_queue_that_is_closed_hands_out_what_waits_in_both_lanes(queue, cl
 
 
 async def test_work_that_waits_when_the_queue_is_closed_stays_where_it_is_taken(queue, clock) -> None:
+    await make_slow(queue, clock, **SLOW)
     first, second = work(clock, **SLOW), work(clock, **SLOW)
     queue.put(first)
     queue.put(second)
@@ -176,7 +201,8 @@ def test_slow_op_holds_up_the_others_only_where_it_has_no_lane(slow_call_millise
     ):
         x = np.float32(1)
         client.forward("quick", x)
-        client.forward("busy", np.int32(2000))  # the server learns that it is slow
+        for _ in range(3):
+            client.forward("busy", np.int32(2000))  # the server learns that it is slow
         busy = pool.submit(client.forward, "busy", np.int32(20_000))
         time.sleep(0.1)
         for _ in range(5):

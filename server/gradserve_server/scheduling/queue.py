@@ -4,6 +4,7 @@ Slow ops have a lane of their own, with a thread of its own. An op is in one lan
 so are, all together, the ops that run Python code or change state, which may share what is not safe to share between threads.
 """
 
+import collections
 import threading
 from collections.abc import Hashable, Sequence
 
@@ -14,6 +15,8 @@ from gradserve_server.scheduling.work import Bounds, Clock, Load, Work
 
 _MOST_LIGHT_BYTES = 2**14
 """Calls of more bytes are never light: how long some ops take grows faster than the sizes of their tensors."""
+_SLOW_IN_A_ROW = 3
+"""An op enters the lane of the slow ones after so many slow calls in a row: any one may be a hiccup of the machine."""
 _QUICK_AGAIN = 0.5
 """An op leaves the lane of the slow ones when its calls take less than this part of what is slow."""
 
@@ -30,6 +33,7 @@ class WorkQueue:
         self._estimates = Estimates(bounds.light_seconds)
         self._quick, self._slow = (Lane(bounds, clock, self._estimates) for _ in range(2))
         self._slow_kinds: dict[Hashable, set[Hashable]] = {}
+        self._slow_in_a_row: collections.Counter[Hashable] = collections.Counter()
         self._is_closed = False
 
     @property
@@ -143,15 +147,18 @@ class WorkQueue:
     def _note_speed(self, work: Work) -> None:
         """Moves a group of ops into the lane of the slow ones, or lets it leave, by how long its calls take of late."""
         group, kind, slow_seconds = work.load.group, work.load.kind, self._bounds.slow_seconds
-        seconds = self._estimates.of(kind)
-        if seconds > slow_seconds:
+        if work.compute_seconds <= slow_seconds:
+            self._slow_in_a_row.pop(kind, None)
+            if group in self._slow_kinds and self._estimates.of(kind) < _QUICK_AGAIN * slow_seconds:
+                self._slow_kinds[group].discard(kind)
+            return
+        self._slow_in_a_row[kind] += 1
+        if self._slow_in_a_row[kind] >= _SLOW_IN_A_ROW and not self._is_closed:
             self._slow_kinds.setdefault(group, set()).add(kind)
-            for waiting in self._quick.remove_all_of(group) if not self._is_closed else ():
+            for waiting in self._quick.remove_all_of(group):
                 waiting.is_slow = True
                 self._slow.add(waiting)
-            self._slow.wake_up(is_closed=self._is_closed)
-        elif seconds < _QUICK_AGAIN * slow_seconds and group in self._slow_kinds:
-            self._slow_kinds[group].discard(kind)
+            self._slow.wake_up(is_closed=False)
 
     def _wait_seconds(self, lane: Lane) -> float | None:
         return None if self._is_closed else lane.wait_seconds()
