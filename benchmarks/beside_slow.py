@@ -106,10 +106,10 @@ def main() -> None:
     parser.add_argument("--callers", type=int, default=16, help="how many make small calls")
     parser.add_argument("--slow-callers", type=int, default=2, help="how many make slow calls")
     parser.add_argument(
-        "--milliseconds", nargs="+", type=int, default=[2, 5, 20, 100], help="how long slow calls take, about"
+        "--milliseconds", nargs="+", type=int, default=[5, 30, 100], help="how long slow calls take, about"
     )
     parser.add_argument(
-        "--lanes", nargs="+", type=int, default=[5], help="values of --slow-call-milliseconds, beside none"
+        "--lanes", nargs="+", type=int, default=[20], help="values of --slow-call-milliseconds, beside none"
     )
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:

@@ -102,7 +102,7 @@ class Settings(BaseSettings):
         description="Small calls to a CPU that take up to so long run on the event loop; 0 leaves all to the device's thread.",
     )
     slow_call_milliseconds: Annotated[int, Field(ge=0)] = Field(
-        default=5,
+        default=20,
         description="Ops with calls to a CPU that take longer have a thread of their own; 0 leaves them among the others.",
     )
     deterministic: bool = Field(
