@@ -109,6 +109,24 @@ async def test_oldest_call_waits_for_others_only_where_several_callers_were_at_w
     assert len(await taking) == 3  # as many as were at work before
 
 
+async def test_oldest_call_waits_no_longer_once_as_many_wait_as_may_join_it(clock) -> None:
+    queue = WorkQueue("cpu:0", Bounds(max_wait_seconds=5.0, max_joined=2), clock)
+    one, other = SimpleNamespace(key="one"), SimpleNamespace(key="other")
+    for _ in range(3):
+        for share in (one, other):
+            queue.put(work(clock, share=share))
+    clock.seconds += 9.0
+    while queue.requests:
+        run(queue, clock)  # 6 were at work at once
+    for share in (one, other):
+        queue.put(work(clock, share=share))
+    taking = asyncio.ensure_future(asyncio.to_thread(queue.take))
+    await asyncio.sleep(0.05)
+    assert not taking.done()  # 2 calls, of two kinds
+    queue.put(work(clock, share=one))
+    assert len(await taking) == 2
+
+
 async def test_call_that_comes_after_its_deadline_is_told_so(queue, clock) -> None:
     with pytest.raises(DeadlineExceeded):
         queue.put(work(clock, seconds=0.0))

@@ -26,8 +26,8 @@ from gradserve_server.scheduling.work import Work
 from gradserve_server.testing import RunningServer, running_server
 
 OPS = "tests.support.ops_of_rows"
-SETTINGS: dict[str, Any] = {"check_gradients": "off", "light_call_microseconds": 0}
-"""With these, all calls go to the threads of devices, where ``recorded_batches`` sees them."""
+SETTINGS: dict[str, Any] = {"check_gradients": "off", "light_call_microseconds": 0, "slow_call_milliseconds": 0}
+"""With these, all calls go to one thread, where ``recorded_batches`` sees them and lets them gather."""
 CALLERS = 256
 CROWD = 128
 QUIET_SECONDS = 0.02

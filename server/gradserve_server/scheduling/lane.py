@@ -71,10 +71,16 @@ class Lane:
         if not self.waiting:
             return None
         oldest, bounds = self.waiting[0], self._bounds
-        if oldest.load.share is None or self.calls >= min(self._gathering.wanted, bounds.max_joined):
+        if oldest.load.share is None or self.calls >= self._gathering.wanted or self._is_full:
             return None
         left = oldest.queued_at + bounds.max_wait_seconds - self._clock()
         return left if left > 0 else None
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether as many calls wait that can join the oldest as may run as one."""
+        share = self.waiting[0].load.share if self.waiting else None
+        return share is not None and self._by_key[share.key] >= self._bounds.max_joined
 
     def expected_wait_seconds(self) -> float:
         """Returns how long what waits and what runs may still take."""
@@ -96,7 +102,7 @@ class Lane:
 
     def wake_up(self, *, is_closed: bool) -> None:
         """Wakes the thread, if as many calls wait as it wants, or the queue is closed."""
-        if self.is_asleep and (is_closed or self.calls >= self._wake_at):
+        if self.is_asleep and (is_closed or self.calls >= self._wake_at or self._is_full):
             self._wake_at = math.inf
             self._wake.put(None)
 
