@@ -20,7 +20,7 @@ GradientKind = Literal["exact", "surrogate", "unchecked"]
 DECLARED = "__gradserve_ops__"
 """Where a module keeps the ops that it declares: its namespace alone would lose one whose Python name is used again."""
 _SHARING = "sharing"
-"""The group of the ops that may share what TensorFlow does not guard: Python objects, libraries, the order of changes."""
+"""The group of the ops that may share what TensorFlow does not guard: Python objects, libraries, variables that change together."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
 """What a name of an op, and a signature key, looks like."""
 
@@ -270,8 +270,8 @@ class Op:
 
     @property
     def group(self) -> Hashable:
-        """What must not run at once: the calls of one op, and those of all that run Python code or change state."""
-        return _SHARING if self.stateful or self.program.has_python else self.key
+        """What must not run at once: the calls of one op, and those of all that run Python code, or change or read variables."""
+        return _SHARING if self.stateful or self.variables or self.program.has_python else self.key
 
     def failure(self, text: str, cause: str) -> OpLoadError:
         """Returns the error that says why this op cannot be served; see ``OpLoadError``."""

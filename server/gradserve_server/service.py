@@ -173,6 +173,8 @@ class GradientService:
         parts = self.parts
         if parts is None or self.is_draining:
             return None
+        for call in calls:
+            call.found(plan.version.info.name, plan.version.info.version)
         clock = calls[0].clock
         began_at = clock()
         share = plan.share_of_all(requests)
@@ -190,7 +192,6 @@ class GradientService:
             "encode": clock() - computed_at,
         }
         for call in calls if responses is not None else ():
-            call.found(plan.version.info.name, plan.version.info.version)
             call.stages = stages
         return responses
 

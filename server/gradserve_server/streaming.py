@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from gradserve.errors import Unsupported, quote
+from gradserve.errors import Code, Unsupported, quote
 from gradserve.v1 import gradient_service_pb2 as pb
 from gradserve.wire import Piece, field_pieces
 from gradserve_server.calls import CallFailed, Calls
@@ -249,6 +249,8 @@ class _Stream:
         self._forget(asked)
         if not task.cancelled():
             task.result()
+        elif asked.call.code is Code.OK:  # before its first step, so that nobody has taken note of it
+            self._calls.cancelled(asked.call)
 
     def _forget(self, asked: _Asked) -> None:
         del self._tasks[asked.id]

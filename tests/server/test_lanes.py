@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tests.server.helpers import SCALAR, trace_one
 from tests.server.queues import Hands, run, teach, work
 
 from gradserve.errors import ResourceExhausted
@@ -157,6 +159,22 @@ async def test_work_that_waits_when_the_queue_is_closed_stays_where_it_is_taken(
     queue.put(second)
     queue.close()
     assert [run(queue, clock, 20.0), run(queue, clock)] == [[first], [second]]
+
+
+def test_ops_that_may_share_what_changes_never_run_at_once() -> None:
+    weight = tf.Variable(2.0, trainable=False)
+    sharing = [
+        trace_one(lambda x: x + weight.assign_add(1.0), inputs={"x": SCALAR}, stateful=True),
+        trace_one(lambda x: x * weight, inputs={"x": SCALAR}),
+        trace_one(
+            lambda x: tf.ensure_shape(tf.numpy_function(lambda a: a, [x], tf.float32), []),
+            inputs={"x": SCALAR},
+            gradient="unchecked",
+        ),
+    ]
+    assert len({op.group for op in sharing}) == 1
+    alone = trace_one(lambda x: x * x, inputs={"x": SCALAR})
+    assert alone.group not in {op.group for op in sharing}
 
 
 @pytest.mark.parametrize("seed", range(3))

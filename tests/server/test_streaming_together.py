@@ -117,6 +117,41 @@ async def test_call_that_is_cancelled_in_the_frame_after_its_own_is_not_answered
     assert len(caller.observed) == 4
 
 
+async def test_calls_that_are_cancelled_one_after_the_other_are_each_taken_note_of() -> None:
+    for turns in range(12):  # the second comes before the others run alone, as they begin to, or after
+        together = Together("a")
+        together.outcome = never
+        caller = Caller(together=together)
+        caller.send_all(requests_of("aaa"))
+        await settled()
+        caller.send_all({}, cancelled=(0,))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        caller.send_all({}, cancelled=(1,))
+        await settled()
+        caller.may_end.set()
+        await caller.finish()
+        await settled()
+        assert (sorted(caller.answers), codes(caller)) == ([2], ["CANCELLED", "CANCELLED", "OK"])
+
+
+async def test_calls_whose_stream_ends_as_they_go_on_alone_are_taken_note_of() -> None:
+    for turns in range(12):
+        together = Together("a")
+        together.outcome = never
+        caller = Caller(together=together)
+        caller.send_all(requests_of("aaa"))
+        await settled()
+        caller.send_all({}, cancelled=(0,))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        caller.reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller.reading
+        await settled()
+        assert codes(caller) == ["CANCELLED"] * 3
+
+
 async def test_call_whose_deadline_passes_is_told_so_and_the_others_go_on_alone() -> None:
     together = Together("a")
     together.outcome = never

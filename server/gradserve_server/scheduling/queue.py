@@ -1,7 +1,7 @@
 """The queue in front of a device: bounded, the oldest first; what can no longer be answered in time never runs.
 
 Slow ops have a lane of their own, with a thread of its own. An op is in one lane at a time, so that no two of its calls run at once;
-so are, all together, the ops that run Python code or change state, which may share what is not safe to share between threads.
+so are, all together, the ops that run Python code or have variables, which may share what is not safe to share between threads.
 """
 
 import collections
