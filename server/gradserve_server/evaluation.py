@@ -90,17 +90,14 @@ class Evaluator:
         check_has_vjp(op)
         with_variables = request.variable_gradients and bool(op.connected_variables)
         rows = found.rows(self._limits)
-        max_bytes = self._limits.max_computed_bytes
         if request.stack:
             rows.check_stack()
-            call = stacked_call(op, request.stack, max_bytes)
-            run = functools.partial(op.program.stacked_vjp, inputs, upstream, request.stack, max_bytes=max_bytes)
+            call = stacked_call(op, request.stack, self._limits.max_computed_bytes, with_variables=with_variables)
         else:
-            call = backward_call(op)
-            run = functools.partial(op.program.vjp, inputs, upstream)
+            call = backward_call(op, with_variables=with_variables)
         wanted = request.differentiate or op.signature.inputs
         share = None if with_variables else found.share(call, upstream, wanted)
-        outputs, gradients = await self._run_rule(found, functools.partial(run, with_variables=with_variables), share)
+        outputs, gradients = await self._run_rule(found, functools.partial(call.run, inputs, upstream), share)
         named = self._name_outputs(found, outputs)
         if request.stack:
             rows.check_output_gradients(named)
@@ -133,17 +130,8 @@ class Evaluator:
         Raises:
             Exception: As for ``by_plan``, for any of the calls; and whatever a kernel refuses.
         """
-        load = Load(
-            group=plan.op.group,
-            kind=share.call.key,
-            calls=len(calls),
-            size_bytes=sum([call.request_bytes for call in calls]),
-            deadline=min([call.deadline for call in calls]),
-            share=share,
-            is_bounded=is_bounded(plan.op, share),
-        )
         run = functools.partial(share.call.run, share.inputs, share.output_gradients)
-        work = self._submit(plan.op.device, run, load)
+        work = self._queue(plan.op, run, share, calls)
         return await work.future, work
 
     def answered(
@@ -253,15 +241,7 @@ class Evaluator:
 
     async def _run(self, op: Op, function: Callable[[], Any], share: Share | None = None) -> Any:
         call = current_call()
-        load = Load(
-            group=op.group,
-            kind=(*op.key, call.method) if share is None else share.call.key,
-            size_bytes=call.request_bytes,
-            deadline=call.deadline,
-            share=share,
-            is_bounded=share is not None and is_bounded(op, share),
-        )
-        work = self._submit(op.device, function, load)
+        work = self._queue(op, function, share, [call])
         try:
             return await work.future
         finally:
@@ -269,6 +249,18 @@ class Evaluator:
                 stages = call.stages
                 stages["queue"] = stages.get("queue", 0.0) + work.queue_seconds
                 stages["compute"] = stages.get("compute", 0.0) + work.compute_seconds
+
+    def _queue(self, op: Op, function: Callable[[], Any], share: Share | None, calls: Sequence[Call]) -> Work:
+        load = Load(
+            group=op.group,
+            kind=(*op.key, calls[0].method) if share is None else share.call.key,
+            calls=len(calls),
+            size_bytes=sum([call.request_bytes for call in calls]),
+            deadline=min([call.deadline for call in calls]),
+            share=share,
+            is_bounded=share is not None and share.is_plain and op.program.is_bounded,
+        )
+        return self._submit(op.device, function, load)
 
     async def _run_rule(self, found: "_Found", function: Callable[[], Any], share: Share | None = None) -> Any:
         """Runs what calls the op's gradient function, and finds out whose fault it is if a kernel refuses."""
@@ -340,11 +332,6 @@ def select(registry: Registry, request: EvaluationRequest) -> tuple[OpVersion, O
     current_call().found(version.info.name, version.info.version)
     version.check_loaded()
     return version, version.select(request.signature, request.inputs)
-
-
-def is_bounded(op: Op, share: Share) -> bool:
-    """Whether a call takes about as long as others of its kind: no stack, and no new number of rows to be compiled for."""
-    return op.program.is_bounded and not share.stack and not share.layout.is_padded
 
 
 def check_has_vjp(op: Op) -> None:

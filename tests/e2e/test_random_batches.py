@@ -17,6 +17,7 @@ from gradserve_server.plans import Plan
 from gradserve_server.scheduling import joining
 from gradserve_server.scheduling.joining import Share
 from gradserve_server.scheduling.queue import WorkQueue
+from gradserve_server.scheduling.work import Work
 from gradserve_server.testing import RunningServer
 
 
@@ -56,6 +57,25 @@ def test_light_calls_joined_on_the_event_loop_get_what_each_gets_alone(
     assert report(calls, endings, alone, []).wrong == []
     assert max(map(len, taken)) > 1
     assert sum(map(len, taken)) > 100
+
+
+def test_calls_of_ops_that_move_between_lanes_get_what_each_gets_alone(
+    serve, deterministic_server, monkeypatch
+) -> None:
+    server = serve(OPS, **{**SETTINGS, "slow_call_milliseconds": 1})
+    moved, take = [], WorkQueue.take
+
+    def recording(queue: WorkQueue, *, slow: bool = False) -> list[Work]:
+        taken = take(queue, slow=slow)
+        moved.extend(taken if slow else [])
+        return taken
+
+    monkeypatch.setattr(WorkQueue, "take", recording)
+    calls = draw_calls(1600, np.random.default_rng(5))
+    endings = asyncio.run(send_all(server.target, calls))
+    alone = asyncio.run(send_alone(deterministic_server.target, calls))
+    assert report(calls, endings, alone, []).wrong == []
+    assert len(moved) > 20
 
 
 def test_equal_calls_of_a_deterministic_server_get_equal_bits(deterministic_server) -> None:

@@ -1,4 +1,4 @@
-"""A server of ``ops_behaviour`` for the tests of this folder, raw channels to it, and a device."""
+"""A server of ``ops_behaviour`` for the tests of this folder, raw channels to it, a device, and a clock."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.server.queues import Hands
 
 from gradserve_server.scheduling.device import Device
 from gradserve_server.testing import RunningServer
@@ -29,3 +30,8 @@ def device() -> Iterator[Device]:
     device = Device("cpu:0", clock=time.perf_counter)
     yield device
     device.close(10.0)
+
+
+@pytest.fixture
+def clock() -> Hands:
+    return Hands()

@@ -26,11 +26,6 @@ QUICK = {"kind": "quick call", "group": "quick"}
 
 
 @pytest.fixture
-def clock() -> Hands:
-    return Hands()
-
-
-@pytest.fixture
 def queue(clock: Hands) -> WorkQueue:
     return WorkQueue("cpu:0", Bounds(slow_seconds=1.0, max_requests=6), clock)
 

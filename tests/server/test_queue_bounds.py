@@ -19,11 +19,6 @@ from gradserve_server.scheduling.work import Bounds, Load
 
 
 @pytest.fixture
-def clock() -> Hands:
-    return Hands()
-
-
-@pytest.fixture
 def queue(clock: Hands) -> WorkQueue:
     return WorkQueue("cpu:0", Bounds(max_requests=3, max_bytes=100), clock)
 

@@ -28,6 +28,16 @@ async def never() -> Any:
     await asyncio.Event().wait()
 
 
+async def stuck_caller(letters: str) -> Caller:
+    """Returns a caller whose calls wait to be answered together, in vain."""
+    together = Together("a")
+    together.outcome = never
+    caller = Caller(together=together)
+    caller.send_all(requests_of(letters))
+    await settled()
+    return caller
+
+
 def codes(caller: Caller) -> list[str]:
     return sorted(call.code.name for call, _ in caller.observed)
 
@@ -90,11 +100,7 @@ async def test_fault_in_answering_together_is_told_of_and_each_call_answered_alo
 
 
 async def test_cancelled_call_has_no_answer_and_the_others_go_on_alone() -> None:
-    together = Together("a")
-    together.outcome = never
-    caller = Caller(together=together)
-    caller.send_all(requests_of("aaaa"))
-    await settled()
+    caller = await stuck_caller("aaaa")
     caller.send_all({}, cancelled=(2,))
     await settled()
     assert caller.begun == 3
@@ -119,11 +125,7 @@ async def test_call_that_is_cancelled_in_the_frame_after_its_own_is_not_answered
 
 async def test_calls_that_are_cancelled_one_after_the_other_are_each_taken_note_of() -> None:
     for turns in range(12):  # the second comes before the others run alone, as they begin to, or after
-        together = Together("a")
-        together.outcome = never
-        caller = Caller(together=together)
-        caller.send_all(requests_of("aaa"))
-        await settled()
+        caller = await stuck_caller("aaa")
         caller.send_all({}, cancelled=(0,))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -137,11 +139,7 @@ async def test_calls_that_are_cancelled_one_after_the_other_are_each_taken_note_
 
 async def test_calls_whose_stream_ends_as_they_go_on_alone_are_taken_note_of() -> None:
     for turns in range(12):
-        together = Together("a")
-        together.outcome = never
-        caller = Caller(together=together)
-        caller.send_all(requests_of("aaa"))
-        await settled()
+        caller = await stuck_caller("aaa")
         caller.send_all({}, cancelled=(0,))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -169,11 +167,7 @@ async def test_call_whose_deadline_passes_is_told_so_and_the_others_go_on_alone(
 
 
 async def test_calls_that_are_answered_together_end_when_their_stream_does() -> None:
-    together = Together("a")
-    together.outcome = never
-    caller = Caller(together=together)
-    caller.send_all(requests_of("aaaa"))
-    await settled()
+    caller = await stuck_caller("aaaa")
     caller.reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller.reading

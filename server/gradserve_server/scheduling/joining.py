@@ -7,6 +7,7 @@ this is used (``gradserve_server.checking.rows``).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
@@ -48,16 +49,19 @@ def forward_call(op: Op) -> TraceCall:
     return TraceCall(key=(*op.key, "forward"), run=run)
 
 
-def backward_call(op: Op) -> TraceCall:
-    """Returns how to call both passes of an op."""
-    return TraceCall(key=(*op.key, "vjp"), run=op.program.vjp)
+def backward_call(op: Op, *, with_variables: bool = False) -> TraceCall:
+    """Returns how to call both passes of an op; calls with gradients of its variables are never joined."""
+    run = functools.partial(op.program.vjp, with_variables=True) if with_variables else op.program.vjp
+    return TraceCall(key=(*op.key, "vjp"), run=run)
 
 
-def stacked_call(op: Op, stack: int, max_bytes: int) -> TraceCall:
+def stacked_call(op: Op, stack: int, max_bytes: int, *, with_variables: bool = False) -> TraceCall:
     """Returns how to call both passes of an op for a stack of output gradients; see ``Program.stacked_vjp``."""
 
     def run(inputs: Sequence[Array], output_gradients: Sequence[Array]) -> Results:
-        return op.program.stacked_vjp(inputs, output_gradients, stack, max_bytes=max_bytes)
+        return op.program.stacked_vjp(
+            inputs, output_gradients, stack, max_bytes=max_bytes, with_variables=with_variables
+        )
 
     return TraceCall(key=(*op.key, "stacked vjp"), run=run)
 
@@ -85,6 +89,11 @@ class Share:
     def shape(self) -> tuple[int, ...]:
         """Shape of its inputs, if the op is elementwise."""
         return self.inputs[0].shape
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes about as long as others of its trace: it is no stack, and has no rows to be compiled for."""
+        return not self.stack and not self.layout.is_padded
 
 
 def layout_of(op: Op) -> Layout | None:
