@@ -95,7 +95,8 @@ class Settings(BaseSettings):
         default=32, description="Most calls that run as one, where an op has independent rows; 1 joins none."
     )
     max_batch_wait_microseconds: Annotated[int, Field(ge=0)] = Field(
-        default=2000, description="Longest that a call waits for others to join it, while several callers are at work."
+        default=8000,
+        description="Longest that a call waits for others to join it, while several callers are at work and more calls come.",
     )
     light_call_microseconds: Annotated[int, Field(ge=0)] = Field(
         default=2000,

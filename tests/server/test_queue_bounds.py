@@ -14,6 +14,7 @@ from tests.server.queues import Hands, run, teach, work
 from gradserve.errors import DeadlineExceeded, ResourceExhausted
 from gradserve_server.scheduling.device import Device
 from gradserve_server.scheduling.estimates import Estimates
+from gradserve_server.scheduling.lane import Lane
 from gradserve_server.scheduling.queue import WorkQueue
 from gradserve_server.scheduling.work import Bounds, Load
 
@@ -102,6 +103,27 @@ async def test_oldest_call_waits_for_others_only_where_several_callers_were_at_w
     for _ in range(2):
         queue.put(work(clock, share=share))
     assert len(await taking) == 3  # as many as were at work before
+
+
+@pytest.mark.parametrize(
+    ("pause", "joined"),
+    [
+        pytest.param(1.4e-3, 6, id="until-the-oldest-waited-long"),
+        pytest.param(2.1e-3, 1, id="until-none-came-for-a-while"),
+    ],
+)
+async def test_oldest_call_waits_while_others_keep_coming_and_not_forever(clock, pause: float, joined: int) -> None:
+    lane = Lane(Bounds(max_wait_seconds=8e-3), clock, Estimates())
+    share = SimpleNamespace(key="same")
+    for _ in range(9):
+        lane.add(work(clock, share=share))
+    assert len(lane.take_oldest()) == 9
+    lane.add(work(clock, share=share))
+    clock.seconds += pause
+    while lane.wait_seconds():
+        lane.add(work(clock, share=share))
+        clock.seconds += pause
+    assert len(lane.take_oldest()) == joined
 
 
 async def test_oldest_call_waits_no_longer_once_as_many_wait_as_may_join_it(clock) -> None:

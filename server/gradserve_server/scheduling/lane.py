@@ -11,6 +11,11 @@ from gradserve_server.scheduling.estimates import Estimates
 from gradserve_server.scheduling.gathering import Gathering
 from gradserve_server.scheduling.work import Bounds, Clock, Load, Work, settle
 
+_QUIET_SECONDS = 2e-3
+"""If none came for so long, no more are on their way."""
+_TIMER_SECONDS = 5e-4
+"""Less than this is not worth a wait: timers are no more exact."""
+
 
 class Lane:
     """One lane of a ``WorkQueue``, which calls it under its lock, but for ``sleep``."""
@@ -66,15 +71,16 @@ class Lane:
     def wait_seconds(self) -> float | None:
         """Returns how long to wait for more calls to join the oldest; None, or until there is one at all, if not at all.
 
-        Of late so many callers were at work at once: if fewer calls wait now, the others are on their way.
+        Of late so many callers were at work at once: if fewer calls wait now, the others are on their way, as long as some keep coming.
         """
         if not self.waiting:
             return None
         oldest, bounds = self.waiting[0], self._bounds
         if oldest.load.share is None or self.calls >= self._gathering.wanted or self._is_full:
             return None
-        left = oldest.queued_at + bounds.max_wait_seconds - self._clock()
-        return left if left > 0 else None
+        until = min(oldest.queued_at + bounds.max_wait_seconds, self.waiting[-1].queued_at + _QUIET_SECONDS)
+        left = until - self._clock()
+        return left if left > _TIMER_SECONDS else None
 
     @property
     def _is_full(self) -> bool:

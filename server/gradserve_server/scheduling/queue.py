@@ -103,7 +103,7 @@ class WorkQueue:
     def take_light(self) -> list[Work]:
         """Returns work as ``take`` does, for the event loop, and without waiting: none if it is the thread's turn."""
         with self._lock:
-            while self._light_delay() is not None:
+            while self._light_delay() == 0:
                 if taken := self._quick.take_oldest():
                     return taken
             return []

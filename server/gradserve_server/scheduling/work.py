@@ -48,7 +48,7 @@ class Bounds:
     """Most bytes of their tensors."""
     max_joined: int = 32
     """Most calls that run as one; 1 joins none."""
-    max_wait_seconds: float = 2e-3
+    max_wait_seconds: float = 8e-3
     """Longest that the oldest call waits for others to join it."""
     light_seconds: float = 0.0
     """Calls that take up to so long are light: the event loop runs them, which saves the way to a thread and back."""
