@@ -54,10 +54,18 @@ def tensor_pieces(array: Array, name: str = "") -> list[Piece]:
     if not array.nbytes:
         return [head]
     little_endian = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("<"))
+    return [head, elements_piece(little_endian)]
+
+
+def elements_piece(array: Array) -> Piece:
+    """Returns the bytes of an array's elements, not of strings; those of a large one are its own memory if it is contiguous.
+
+    Args:
+        array: The array, of little-endian byte order; it must not change until the piece is joined.
+    """
     if array.nbytes <= LARGE_BYTES:
-        return [head, little_endian.tobytes()]
-    elements = np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8)
-    return [head, elements.data]
+        return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @functools.lru_cache(_HEADS)
@@ -111,7 +119,16 @@ def parse(message_type: type[AnyMessage], data: bytes) -> tuple[AnyMessage, Elem
         rest, elements = _cut(memoryview(data), _paths_of(message_type.DESCRIPTOR))
     except (_Unusual, IndexError):
         return message_type.FromString(data), {}
-    return message_type.FromString(rest), {key: _aligned(view) for key, view in elements.items()}
+    return message_type.FromString(rest), {key: aligned(view) for key, view in elements.items()}
+
+
+def aligned(view: memoryview) -> Array:
+    """Returns a copy of bytes, as an array of them, that begins where TensorFlow takes an array as it is."""
+    room = np.empty(len(view) + _ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _ALIGNMENT
+    copy = room[begin : begin + len(view)]
+    copy[:] = np.frombuffer(view, np.uint8)
+    return copy
 
 
 def places_of(message_type: type[Message], data: bytes) -> dict[tuple[int, int], slice] | None:
@@ -274,12 +291,3 @@ def _path_to_data(descriptor: Descriptor) -> tuple[int, ...] | None:
         return (tensor_pb2.Tensor.DATA_FIELD_NUMBER,)
     tensors = [field for field in descriptor.fields if field.message_type is tensor_pb2.Tensor.DESCRIPTOR]
     return (tensors[0].number, tensor_pb2.Tensor.DATA_FIELD_NUMBER) if len(tensors) == 1 else None
-
-
-def _aligned(view: memoryview) -> Array:
-    """Returns a copy of bytes that begins where TensorFlow takes an array as it is."""
-    room = np.empty(len(view) + _ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % _ALIGNMENT
-    copy = room[begin : begin + len(view)]
-    copy[:] = np.frombuffer(view, np.uint8)
-    return copy

@@ -6,6 +6,7 @@ are checked here, on every path.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from gradserve_server.responses import Evaluation
 from gradserve_server.rows import Limits, Rows
 from gradserve_server.rule_facts import is_linear
 from gradserve_server.scheduling.joining import (
+    MOST_BYTES,
     Results,
     Share,
     TraceCall,
@@ -115,9 +117,8 @@ class Evaluator:
         """
         current_call().found(plan.version.info.name, plan.version.info.version)
         try:
-            results: Results = await self._run(
-                plan.op, functools.partial(share.call.run, share.inputs, share.output_gradients), share
-            )
+            run = functools.partial(share.call.run, share.inputs, share.output_gradients)
+            results: Results = await self._run(plan.op, run, None if plan.is_alone else share)
         except GradserveError as error:
             if error.reason in _BY_A_KERNEL:
                 return None
@@ -137,15 +138,16 @@ class Evaluator:
     def answered(
         self, method: str, request: EvaluationRequest, evaluation: Evaluation, response: bytes
     ) -> Answered | None:
-        """Returns what there is to know of a call to ``forward`` or ``vjp``; None if none like it can be joined."""
+        """Returns what there is to know of a call to ``forward`` or ``vjp``; None if none like it, of any size, can be joined."""
         if request.stack or request.variable_gradients or request.zero_unconnected or request.seed is not None:
             return None
         found = self._find(request)
         if method == "Forward":
-            share = found.share(forward_call(found.op), [], [])
+            share = found.share(forward_call(found.op), [], [], most_bytes=math.inf)
         else:
             upstream = self._output_gradients(found)
-            share = found.share(backward_call(found.op), upstream, request.differentiate or found.op.signature.inputs)
+            wanted = request.differentiate or found.op.signature.inputs
+            share = found.share(backward_call(found.op), upstream, wanted, most_bytes=math.inf)
         if share is None:
             return None
         return Answered(
@@ -301,18 +303,28 @@ class _Found:
     inputs: list[Array]
     """The inputs, in the signature's order."""
 
-    def share(self, call: TraceCall, output_gradients: Sequence[Array], wanted: Collection[str]) -> Share | None:
+    def share(
+        self,
+        call: TraceCall,
+        output_gradients: Sequence[Array],
+        wanted: Collection[str],
+        *,
+        most_bytes: float = MOST_BYTES,
+    ) -> Share | None:
         """Returns the call in the form in which it can be joined with others; None if it has to run alone.
 
         Args:
             call: How to call the trace.
             output_gradients: An output gradient for each differentiable output, of rank 0 where it stands for all elements.
             wanted: Names of the inputs whose gradients are asked for.
+            most_bytes: Bytes of tensors beyond which it runs alone.
         """
         if self.op.layout is None:
             return None
         asked = [name in wanted for name in self.op.signature.inputs]
-        return share_of(self.op.layout, call, self.inputs, output_gradients, asked, stack=self.request.stack)
+        return share_of(
+            self.op.layout, call, self.inputs, output_gradients, asked, stack=self.request.stack, most_bytes=most_bytes
+        )
 
     def rows(self, limits: Limits) -> Rows:
         return Rows(op=self.op, inputs=self.inputs, request=self.request, limits=limits)

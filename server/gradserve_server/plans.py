@@ -1,9 +1,9 @@
-"""Plans: how to answer small requests that differ from one seen before in the elements of their tensors alone.
+"""Plans: how to answer requests that differ from one seen before in the elements of their tensors alone.
 
     bytes -> skeleton -> plan -> share        what stands around the elements says all else: op, names, dtypes, shapes
     results -> bytes                          likewise around those of the response
 
-Decoding a request, comparing it with its op and encoding its response takes several times as long as what is left then.
+Decoding a small request, comparing it with its op and encoding its response takes several times as long as what is left then.
 A plan is made of a call that went the long way, with all its checks; whatever is unusual goes that way always.
 """
 
@@ -18,12 +18,12 @@ from google.protobuf.message import Message
 
 from gradserve.tensors import Array
 from gradserve.v1 import gradient_service_pb2 as pb
-from gradserve.wire import LARGE_BYTES, places_of
+from gradserve.wire import LARGE_BYTES, Piece, aligned, elements_piece, places_of
 from gradserve_server.ops import Op
 from gradserve_server.registry import OpVersion
 from gradserve_server.requests import EvaluationRequest
 from gradserve_server.responses import Evaluation
-from gradserve_server.scheduling.joining import Results, Share, share_of
+from gradserve_server.scheduling.joining import MOST_BYTES, Results, Share, share_of
 
 _MOST_PLANS = 1024
 _MOST_SKELETON_BYTES = 2**12
@@ -48,7 +48,7 @@ class Answered:
     request: EvaluationRequest
     """What was asked for."""
     share: Share
-    """The form in which it could have been joined with others."""
+    """The form in which it could have been joined with others, were it not for its size."""
     evaluation: Evaluation
     """What came out."""
     response: bytes
@@ -76,6 +76,8 @@ class Plan:
     """For each input, whether its gradient is asked for."""
     blank: Share
     """The share of the call that this was made of, without its tensors."""
+    is_alone: bool
+    """Whether it is too large to be joined with others."""
     has_own_key: bool
     """Whether what calls share is a matter of their elements, too."""
     inputs: Sequence[_Tensor]
@@ -88,9 +90,11 @@ class Plan:
     """Which of these the response has, in its order."""
     around: Sequence[bytes]
     """What stands before, between and behind their elements."""
+    response_bytes: int
+    """Size of the response."""
 
     def share(self, data: bytes) -> Share | None:
-        """Returns a request as ``share_of`` does."""
+        """Returns a request as ``share_of`` does, whatever its size."""
         inputs = [_array(tensor, data) for tensor in self.inputs]
         output_gradients = [_array(tensor, data) for tensor in self.output_gradients]
         blank = self.blank
@@ -110,7 +114,7 @@ class Plan:
         """Whether the elements of several requests, one behind the other, are those of the joined request."""
         layout = self.blank.layout
         axes = {*layout.inputs, *layout.outputs}
-        return not self.has_own_key and not self.blank.stack and (layout.is_flat or axes == {0})
+        return not (self.is_alone or self.has_own_key or self.blank.stack) and (layout.is_flat or axes == {0})
 
     def share_of_all(self, requests: Sequence[bytes]) -> Share:
         """Returns several requests as one, if they are contiguous."""
@@ -155,15 +159,19 @@ class Plan:
         arrays = [*results[0], *results[1]]
         if [(array.dtype, array.shape) for array in arrays] != self.results:
             return None
-        pieces = [self.around[0]]
+        pieces: list[Piece] = [self.around[0]]
         for index, after in zip(self.sent, self.around[1:], strict=True):
-            pieces += (arrays[index].tobytes(), after)
+            pieces += (elements_piece(arrays[index]), after)
         return b"".join(pieces)
 
 
 def _array(tensor: _Tensor, data: bytes) -> Array:
     source = tensor.source
-    return np.frombuffer(data[source], tensor.dtype).reshape(tensor.shape) if isinstance(source, slice) else source
+    if not isinstance(source, slice):
+        return source
+    if source.stop - source.start > LARGE_BYTES:
+        return aligned(memoryview(data)[source]).view(tensor.dtype).reshape(tensor.shape)
+    return np.frombuffer(data[source], tensor.dtype).reshape(tensor.shape)
 
 
 class Plans:
@@ -185,7 +193,7 @@ class Plans:
 
     def wants(self, method: str, data: bytes) -> bool:
         """Returns whether to make a plan of a request that there is none for: if another of its length has been seen."""
-        if method not in _REQUESTS or len(data) > LARGE_BYTES:
+        if method not in _REQUESTS:
             return False
         key = (method, len(data))
         failures = self._failures.get(key)
@@ -240,12 +248,14 @@ def _plan(method: str, places: Mapping[tuple[int, int], slice], answered: Answer
     if around is None or len(around) != len(sent):
         return None
     differentiable = [name for name, spec in signature.outputs.items() if spec.differentiable]
+    is_alone = sum(array.nbytes for array in (*share.inputs, *share.output_gradients)) > MOST_BYTES
     return Plan(
         version=answered.version,
         op=op,
         wanted=wanted,
         blank=dataclasses.replace(share, inputs=(), output_gradients=()),
-        has_own_key=not layout.is_flat
+        is_alone=is_alone,
+        has_own_key=not (is_alone or layout.is_flat)
         and (None in layout.inputs or not all(array.ndim for array in share.output_gradients)),
         inputs=_tensors(method, places, request, "inputs", zip(signature.inputs, share.inputs, strict=True)),
         output_gradients=_tensors(
@@ -254,6 +264,7 @@ def _plan(method: str, places: Mapping[tuple[int, int], slice], answered: Answer
         results=[(array.dtype, array.shape) for array in (*outputs, *(share.inputs[index] for index in gradients))],
         sent=sent,
         around=[response[place] for place in _cut(around.values(), len(response))],
+        response_bytes=len(response),
     )
 
 

@@ -153,11 +153,11 @@ class GradientService:
         """Answers a request by its plan; returns None if it has to go the long way after all."""
         call = current_call()
         with call.stage("decode"):
-            share = plan.share(data)
+            share = await _beside_loop(len(data), plan.share, data)
         if share is None or (results := await parts.evaluator.by_plan(plan, share)) is None:
             return None
         with call.stage("encode"):
-            return plan.encode(results)
+            return await _beside_loop(plan.response_bytes, plan.encode, results)
 
     def plan_of(self, method: str, request: bytes) -> Plan | None:
         """Returns the plan by which a request can be answered together with others; None if it is answered alone."""

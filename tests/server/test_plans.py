@@ -75,23 +75,27 @@ OTHERS = {
     "half": probe(lambda x, y: x + tf.stop_gradient(y), "half", inputs={"x": ANY, "y": ANY}, elementwise=True),
 }
 
-SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]] = {
-    "flat": ({"x": (2, 3)}, {"output": (2, 3)}),
-    "product": ({"x": (4,), "y": (4,)}, {"output": (4,)}),
-    "rows": ({"x": (2, 3)}, {"output": (2, 3)}),
-    "columns": ({"x": (3, 2)}, {"output": (3, 2)}),
-    "shared": ({"x": (2, 3), "weight": ()}, {"scaled": (2, 3), "total": (2,)}),
-    "positive": ({"x": ()}, {"output": ()}),
-    "half": ({"x": (2,), "y": (2,)}, {"output": (2,)}),
+Shapes = dict[str, tuple[int, ...]]
+KINDS: dict[str, tuple[str, Shapes, Shapes]] = {
+    "flat": ("flat", {"x": (2, 3)}, {"output": (2, 3)}),
+    "product": ("product", {"x": (4,), "y": (4,)}, {"output": (4,)}),
+    "rows": ("rows", {"x": (2, 3)}, {"output": (2, 3)}),
+    "columns": ("columns", {"x": (3, 2)}, {"output": (3, 2)}),
+    "shared": ("shared", {"x": (2, 3), "weight": ()}, {"scaled": (2, 3), "total": (2,)}),
+    "positive": ("positive", {"x": ()}, {"output": ()}),
+    "half": ("half", {"x": (2,), "y": (2,)}, {"output": (2,)}),
+    "large": ("flat", {"x": (150, 151)}, {"output": (150, 151)}),
+    "large together": ("product", {"x": (100, 99), "y": (100, 99)}, {"output": (100, 99)}),
+    "large rows": ("shared", {"x": (8000, 3), "weight": ()}, {"scaled": (8000, 3), "total": (8000,)}),
 }
-"""Shapes of the inputs and of the output gradients, by op."""
+"""Op, shapes of its inputs and of its output gradients."""
 
 
 @pytest.mark.parametrize("given", ["none", "all", "one"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", SHAPES)
-def test_request_that_differs_in_elements_alone_is_answered_as_the_long_way_does(name, method, given, device) -> None:
-    inputs, outputs = SHAPES[name]
+@pytest.mark.parametrize("kind", KINDS)
+def test_request_that_differs_in_elements_alone_is_answered_as_the_long_way_does(kind, method, given, device) -> None:
+    name, inputs, outputs = KINDS[kind]
     chosen = {"none": {}, "all": outputs, "one": dict([*outputs.items()][:1])}[given]
     options = {"differentiate": ["x"]} if method == "Vjp" else {}
     first, second, third = [
@@ -209,9 +213,18 @@ def test_length_of_which_no_plan_can_be_made_is_not_tried_for_ever(device: Devic
     assert len(tries) == plans_module._MOST_FAILURES
 
 
-def test_long_skeletons_and_large_requests_are_not_planned(device: Device) -> None:
-    large = request("Vjp", "flat", {"x": np.ones(20_000, np.float32)})
-    assert not is_planned(service_of(OPS, device, Plans()), "Vjp", large, large)
+def test_large_requests_are_joined_with_none(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, submit = [], device.submit
+    monkeypatch.setattr(device, "submit", lambda function, load: loads.append(load) or submit(function, load))
+    service = service_of(OPS, device, Plans())
+    small, large = (request("Vjp", "flat", {"x": np.ones(size, np.float32)}) for size in (100, 20_000))
+    for data in (small, large):
+        assert is_planned(service, "Vjp", data, data, data)
+    assert [load.share is None for load in loads] == [False] * 3 + [True] * 3
+    assert [service.parts.plans.find("Vjp", data).is_contiguous for data in (small, large)] == [True, False]
+
+
+def test_long_skeletons_are_not_planned(device: Device) -> None:
     long = "flat" * 2000
     renamed = {long: dataclasses.replace(OPS["flat"], name=long)}
     data = request("Vjp", long, VECTOR)

@@ -131,6 +131,7 @@ def share_of(
     wanted: Sequence[bool],
     *,
     stack: int = 0,
+    most_bytes: float = MOST_BYTES,
 ) -> Share | None:
     """Returns a call in the form in which it can be joined; None if it has to run alone.
 
@@ -141,10 +142,11 @@ def share_of(
         output_gradients: An output gradient for each differentiable output; of rank 0 where it stands for all elements.
         wanted: For each input, whether its gradient is asked for.
         stack: How many output gradients are stacked; 0 if they are not.
+        most_bytes: Bytes of tensors beyond which it runs alone.
     """
     if stack == 1:  # of too large a batch of them the program returns a single row, as it would of a good one
         return None
-    if sum(array.nbytes for array in (*inputs, *output_gradients)) > MOST_BYTES:
+    if sum(array.nbytes for array in (*inputs, *output_gradients)) > most_bytes:
         return None
     if any(axis is None and wanted[index] for index, axis in enumerate(layout.inputs) if index in layout.gradients):
         return None  # it would be a sum over everybody's rows
