@@ -69,10 +69,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each contender is called, each round")
     parser.add_argument("--callers", type=int, default=64, help="how many call at once")
     parser.add_argument("--ops", nargs="+", type=int, default=[1, 100, 1000], help="how many ops the servers host")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES], help="whether the servers join calls")
     options = parser.parse_args()
     results: list[Result] = []
-    for mode, arguments in MODES.items():
-        with servers_of(options.ops, arguments) as servers:
+    for mode in options.modes:
+        with servers_of(options.ops, MODES[mode]) as servers:
             found = asyncio.run(run(mode, servers, options))
         print_table(found)
         results += found
